@@ -1,0 +1,35 @@
+// The candidate lattice that one draft pass returns, and the walks that turn it into one path.
+#pragma once
+
+#include "ggml_dflash2/random.h"
+#include "ggml_dflash2/types.h"
+
+namespace dflash2 {
+
+// Candidates of the drafted positions and the selector's scores of adjacent pairs.
+// Candidates of one position are distinct and in no particular order.
+struct lattice {
+    int32_t               top_k = 0;
+    int32_t               n_pos = 0;  // drafted positions; the anchor is not counted
+    std::vector<token_id> cand;       // [top_k, n_pos]
+    std::vector<float>    score;      // [top_k (to), top_k (from), n_pos]; position 0 reads from = 0 only: the anchor
+};
+
+struct draft_path {
+    std::vector<token_id> token;  // [n_pos]
+    std::vector<law>      q;      // [n_pos]: the law that token[i] was drawn from, given token[0..i-1]
+};
+
+// Takes the best-scored successor at each position (ties: the smaller id). Every q is one-hot.
+// Stops before a pick whose softmax probability over the candidates is below p_min, as llama.cpp's --spec-draft-p-min.
+// p_min looks at the distributions of greedy picks only; it must not be combined with walk_sample (DESIGN: a length
+// that depends on a drawn value biases the output).
+draft_path walk_greedy(const lattice & lat, float p_min = 0.0f);
+
+// Draws each position from softmax(score / temperature) over its candidates, given the token drawn before it.
+// temperature > 0. position: sequence position of the anchor, so draft token i is drawn for position + 1 + i.
+// The draw does not depend on the order of the candidates.
+draft_path walk_sample(const lattice & lat, float temperature, const random_source & random, uint32_t position,
+                       uint32_t round);
+
+}  // namespace dflash2

@@ -1,0 +1,254 @@
+"""Compiled part of dflash2. Import it through dflash2._native only, which loads libllama first."""
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+__version__: str
+
+class DFlash2Error(RuntimeError): ...
+class ModelFormatError(DFlash2Error, ValueError): ...
+class IncompatibleModelsError(DFlash2Error, ValueError): ...
+class ContextFullError(DFlash2Error): ...
+class DecodeError(DFlash2Error): ...
+
+# errc::file raises FileNotFoundError or OSError, errc::argument ValueError, errc::memory MemoryError.
+
+class DraftModel:
+    """Hyper-parameters and weights of a drafter GGUF."""
+
+    def __init__(self, path: str, device: str = ...) -> None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def hparams(self) -> dict[str, int | float | bool | list[int] | list[bool]]: ...
+    @property
+    def pairing(self) -> dict[str, str | int]: ...
+    @property
+    def has_head(self) -> bool: ...
+    @property
+    def has_embd(self) -> bool: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+class Lattice:
+    """Candidates and edge scores of one draft pass."""
+
+    def __init__(self, cand: NDArray[np.int32], score: NDArray[np.float32]) -> None:
+        """cand: (n_pos, top_k); score: (n_pos, from, to), both top_k wide; position 0 reads from = 0."""
+    @property
+    def cand(self) -> NDArray[np.int32]: ...
+    @property
+    def score(self) -> NDArray[np.float32]: ...
+
+class Drafter:
+    """Base class; subclasses in Python implement every method (see engine.h)."""
+
+    def __init__(self) -> None: ...
+    def reset(self) -> None: ...
+    def inject(self, features: NDArray[np.float32], position: int) -> None:
+        """features: (n_rows, n_taps, n_embd)."""
+    def draft(self, anchor: int, position: int, n_draft: int) -> Lattice: ...
+    def max_draft(self) -> int: ...
+    def context_window(self) -> int: ...
+    def target_layers(self) -> list[int]: ...
+
+class GraphDrafter(Drafter):
+    """The draft graph on a ggml backend."""
+
+    @overload
+    def __init__(
+        self,
+        model: DraftModel,
+        target: Target,
+        *,
+        n_ctx: int = ...,
+        n_threads: int = ...,
+        kv_f32: bool = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, model: DraftModel, *, n_ctx: int = ..., n_threads: int = ..., kv_f32: bool = ...
+    ) -> None:
+        """For drafter files with their own embedding and head."""
+
+class Target:
+    """The target model on libllama."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        n_ctx: int = ...,
+        n_batch: int = ...,
+        n_threads: int = ...,
+        n_gpu_layers: int = ...,
+        use_mmap: bool = ...,
+    ) -> None: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_threads(self) -> int: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    @property
+    def bos(self) -> int: ...
+    @property
+    def eos(self) -> int: ...
+    @property
+    def vocab_hash(self) -> int: ...
+    def tokenize(
+        self, text: str, *, add_special: bool = ..., parse_special: bool = ...
+    ) -> list[int]: ...
+    def piece(self, token: int, *, special: bool = ...) -> bytes: ...
+    def is_eog(self, token: int) -> bool: ...
+    def set_taps(self, layers: Sequence[int]) -> None: ...
+    def decode(self, tokens: Sequence[int], position: int, *, all_logits: bool = ...) -> None: ...
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """A copy of row `row` of the last decode, (n_vocab,)."""
+    def tapped(self) -> NDArray[np.float32]:
+        """A copy of the tapped rows of the last decode, (n_rows, n_taps, n_embd)."""
+    def truncate(self, n_keep: int) -> None: ...
+
+class Request:
+    prompt: list[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    seed: int
+    max_tokens: int
+    stop: list[str]
+    n_draft_max: int
+    ignore_eos: bool
+    def __init__(self) -> None: ...
+
+class Token:
+    @property
+    def id(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def from_draft(self) -> bool: ...
+
+class Stats:
+    """Counters; see stats.h."""
+
+    @property
+    def n_prompt(self) -> int: ...
+    @property
+    def n_generated(self) -> int: ...
+    @property
+    def n_rounds(self) -> int: ...
+    @property
+    def n_drafts(self) -> int: ...
+    @property
+    def n_drafted(self) -> int: ...
+    @property
+    def n_accepted(self) -> int: ...
+    @property
+    def accepted_per_pos(self) -> list[int]: ...
+    @property
+    def ms_prompt(self) -> float: ...
+    @property
+    def ms_draft(self) -> float: ...
+    @property
+    def ms_verify(self) -> float: ...
+    @property
+    def ms_sample(self) -> float: ...
+    @property
+    def mean_accept_length(self) -> float: ...
+    @property
+    def acceptance_rate(self) -> float: ...
+
+class Engine:
+    """The round loop; see engine.h."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        *,
+        n_draft_max: int = ...,
+        p_min: float = ...,
+        accept_rule: str = ...,
+    ) -> None: ...
+    def begin(self, request: Request) -> None:
+        """Releases the GIL; Ctrl-C is honoured between target passes."""
+    def next(self) -> list[Token]: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def finish_reason(self) -> str | None:
+        """None while running, then "stop", "length" or "context"."""
+    @property
+    def n_draft_max(self) -> int: ...
+    @property
+    def request_stats(self) -> Stats:
+        """A copy."""
+    @property
+    def total_stats(self) -> Stats:
+        """A copy."""
+
+class TextStream:
+    def __init__(self, stop: Sequence[str] = ...) -> None: ...
+    def push(self, piece: bytes) -> str: ...
+    def finish(self) -> str: ...
+    @property
+    def stopped(self) -> bool: ...
+
+# Pure logic, bound for the statistical tests.
+Law = list[tuple[int, float]]
+
+def uniform(seed: int, sequence: int, stream: str, position: int, round: int = ...) -> float: ...
+def draw(law: Law, u: float) -> int: ...
+def residual(p: Law, q: Law) -> Law: ...
+def walk_greedy(lattice: Lattice, p_min: float = ...) -> tuple[list[int], list[Law]]: ...
+def walk_sample(
+    lattice: Lattice, temperature: float, seed: int, sequence: int, position: int, round: int = ...
+) -> tuple[list[int], list[Law]]: ...
+def verify_rejection(
+    tokens: Sequence[int],
+    q: Sequence[Law],
+    p: Callable[[int], Law],
+    seed: int,
+    sequence: int,
+    position: int,
+) -> tuple[int, int]: ...
+def list_devices() -> list[tuple[str, str]]:
+    """(name, description) of the ggml backend devices."""
+
+# Quantization by ggml and llama-quantize's choices.
+def quantize(data: NDArray[np.float32], type: str, n_threads: int = ...) -> NDArray[np.uint8]:
+    """data: (rows, columns), columns a multiple of the type's block size.
+
+    Returns (rows, bytes per row). type: a ggml type name in lower case ("q4_K", "q8_0", "bf16", ...).
+    """
+
+def quantize_types(
+    ftype: str,
+    tensors: Sequence[tuple[str, Sequence[int]]],
+    *,
+    n_embd: int,
+    n_ff: int,
+    n_layer: int,
+    n_head: int,
+    n_head_kv: int,
+    head_dim: int,
+) -> list[str | None]:
+    """What llama-quantize would do with each tensor (name, ggml-order shape) of an arch `dflash` file.
+
+    ftype: "Q4_K_M", ... Returns ggml type names; None: the tensor keeps its type.
+    """
