@@ -7,13 +7,18 @@
 namespace dflash2 {
 
 // Candidates of the drafted positions and the selector's scores of adjacent pairs.
-// Candidates of one position are distinct and in no particular order.
+// Candidates of one position are distinct and in no particular order; no result depends on it.
+// A score that is not finite is never picked; when none of a row is finite, the smallest id is.
 struct lattice {
     int32_t               top_k = 0;
     int32_t               n_pos = 0;  // drafted positions; the anchor is not counted
     std::vector<token_id> cand;       // [top_k, n_pos]
     std::vector<float>    score;      // [top_k (to), top_k (from), n_pos]; position 0 reads from = 0 only: the anchor
 };
+
+// Checks sizes, and that candidates are distinct ids in 0..n_vocab-1: a walk trusts all of that, and the output is
+// biased when a candidate is listed twice. For lattices of foreign drafters. Throws errc::argument.
+void validate(const lattice & lat, int32_t n_vocab);
 
 struct draft_path {
     std::vector<token_id> token;  // [n_pos]
@@ -27,8 +32,9 @@ struct draft_path {
 draft_path walk_greedy(const lattice & lat, float p_min = 0.0f);
 
 // Draws each position from softmax(score / temperature) over its candidates, given the token drawn before it.
-// temperature > 0. position: sequence position of the anchor, so draft token i is drawn for position + 1 + i.
-// The draw does not depend on the order of the candidates.
+// Throws errc::argument unless temperature > 0. position: sequence position of the anchor, so draft token i is drawn
+// for position + 1 + i. q lists the candidates by (score descending, id ascending) and is what was drawn from, to the
+// last bit.
 draft_path walk_sample(const lattice & lat, float temperature, const random_source & random, uint32_t position,
                        uint32_t round);
 

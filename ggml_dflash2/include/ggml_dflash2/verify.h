@@ -17,7 +17,7 @@ struct verdict {
 // The target's law in row i, given that draft tokens 0..i-1 were kept. Called with i = 0, 1, .. in this order and only
 // as far as needed, so a sampler chain can be advanced along the kept tokens without a roll-back.
 // The returned reference must stay valid until the next call.
-using law_at = std::function<const law & (int32_t i)>;
+using law_at = std::function<const law &(int32_t i)>;
 
 // The target's own pick in row i (argmax, or a draw from its law), under the same calling rule.
 using pick_at = std::function<token_id(int32_t i)>;
@@ -28,13 +28,15 @@ verdict verify_match(const std::vector<token_id> & draft, const pick_at & pick);
 // Speculative sampling (Leviathan et al. 2023, Chen et al. 2023): draft token x ~ q is kept with probability
 // min(1, p(x)/q(x)); the first one that is not is replaced by a draw from max(p - q, 0), normalised; after the last one
 // the bonus token is drawn from p. The emitted tokens have exactly the target's law.
-// position: sequence position of the anchor.
+// position: sequence position of the anchor. A position is tested once and filled once, so no round counter is needed.
+// Throws errc::decode when a law has no p above 0.
 verdict verify_rejection(const draft_path & path, const law_at & p, const random_source & random, uint32_t position);
 
 // Probability of id under a law, 0 when absent.
 float prob_of(const law & l, token_id id);
 
-// Inverse-CDF draw; u in (0, 1]. Never returns an id with p = 0.
+// Inverse-CDF draw; u in (0, 1]. Never returns an id with p = 0 or NaN. The law need not be normalised.
+// Throws errc::decode when no p is above 0.
 token_id draw(const law & l, double u);
 
 // max(p - q, 0), normalised. Falls back to p when nothing is left (p = q up to rounding).
