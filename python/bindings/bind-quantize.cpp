@@ -1,0 +1,54 @@
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include "bindings.h"
+#include "ggml_dflash2/error.h"
+#include "ggml_dflash2/quantize.h"
+
+namespace dflash2 {
+
+namespace {
+
+// data: (rows, columns)
+py::array_t<uint8_t> quantize_array(const py::array_t<float, py::array::c_style> & data, const std::string & type,
+                                    int32_t n_threads) {
+    if (data.ndim() != 2) {
+        throw error(errc::argument, "data: expected 2 dimensions (rows, columns), got " + std::to_string(data.ndim()));
+    }
+    const auto           row_size = py::ssize_t(quantized_row_size(type, data.shape(1)));
+    py::array_t<uint8_t> out({data.shape(0), row_size});
+    uint8_t *            bytes = out.mutable_data();
+
+    const py::gil_scoped_release release;
+    quantize(data.data(), data.shape(0), data.shape(1), type, n_threads, bytes);
+    return out;
+}
+
+}  // namespace
+
+void bind_quantize(py::module_ & m) {
+    using named_shape = std::pair<std::string, std::vector<int64_t>>;
+
+    m.def("quantize", quantize_array, py::arg("data"), py::arg("type"), py::arg("n_threads") = 1,
+          "Quantizes (rows, columns) to (rows, bytes per row) with ggml.");
+    m.def(
+        "quantize_types",
+        [](const std::string & ftype, const std::vector<named_shape> & named, int32_t n_embd, int32_t n_ff,
+           int32_t n_layer, int32_t n_head, int32_t n_head_kv, int32_t head_dim) {
+            std::vector<tensor_shape> tensors;
+            for (const auto & [name, ne] : named) {
+                tensors.push_back({name, ne});
+            }
+            std::vector<std::optional<std::string>> types;
+            for (std::string & type :
+                 quantize_types(ftype, tensors, {n_embd, n_ff, n_layer, n_head, n_head_kv, head_dim})) {
+                types.push_back(type.empty() ? std::nullopt : std::make_optional(std::move(type)));
+            }
+            return types;
+        },
+        py::arg("ftype"), py::arg("tensors"), py::kw_only(), py::arg("n_embd"), py::arg("n_ff"), py::arg("n_layer"),
+        py::arg("n_head"), py::arg("n_head_kv"), py::arg("head_dim"),
+        "The type that llama-quantize gives each tensor (name, ggml-order shape); None: it keeps its type.");
+}
+
+}  // namespace dflash2

@@ -1,0 +1,37 @@
+"""Loads libllama, then the compiled module. The only importer of `_core`.
+
+`import llama_cpp` loads the copy of libllama that `_core` is linked to; importing `_core` first
+would let the dynamic linker choose, and two copies in one process do not share their state.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+LLAMA_CPP_PYTHON = "0.3.36"
+
+
+def _check_version() -> None:
+    """Parameter structs of libllama pass by value, so any other release may corrupt memory.
+
+    Raises:
+        ImportError: llama-cpp-python is missing or another version.
+    """
+    fix = f"pip install llama-cpp-python=={LLAMA_CPP_PYTHON}"
+    try:
+        found = metadata.version("llama-cpp-python")
+    except metadata.PackageNotFoundError:
+        raise ImportError(f"llama-cpp-python is not installed; run: {fix}") from None
+    if found != LLAMA_CPP_PYTHON:
+        raise ImportError(
+            f"llama-cpp-python: expected version {LLAMA_CPP_PYTHON}, got {found}; run: {fix}"
+        )
+
+
+_check_version()
+
+import llama_cpp  # noqa: E402, F401
+
+from dflash2 import _core as core  # noqa: E402
+
+__all__ = ["LLAMA_CPP_PYTHON", "core"]
