@@ -31,7 +31,7 @@ PROMPTS = (
     # rewrite
     "Rewrite this more politely: Send me the report now.",
     "Correct the grammar: He don't know where is the station.",
-    "Summarise in one sentence: Bees visit flowers to collect nectar and carry pollen between them.",
+    "Summarise in one sentence: Bees visit flowers for nectar and carry pollen between them.",
     "Turn this into a list: we need eggs, milk, two loaves of bread and some apples.",
     "Translate into French: Good morning, I would like a cup of coffee, please.",
     # write

