@@ -1,0 +1,181 @@
+"""convert(): a drafter checkpoint and its target in, a checked GGUF file out."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from convert_error import ConvertError
+from gguf_emit import PlannedTensor, check_outfile, file_bytes, sync, temporary_file, write_gguf
+from gguf_metadata import build_metadata
+from hf_config import DrafterConfig, load_json, parse_config
+from hf_weights import find_shards, read_checkpoint
+from target_info import Target, check_pair, read_target
+from tensor_map import map_tensors
+from tensor_types import FILE_TYPES, choose_types
+from verify_gguf import TensorError, verify_gguf
+
+# on_progress(step, bytes just done, bytes of the step)
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One tensor of the file; errors are None in a dry run."""
+
+    name: str
+    shape: tuple[int, ...]  # ggml order, ne[0] first
+    source_dtype: str
+    type: str
+    n_bytes: int
+    max_error: float | None
+    rms_error: float | None
+    relative_rms: float | None
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """What was written (or would be, in a dry run)."""
+
+    outfile: Path
+    outtype: str
+    dry_run: bool
+    architecture: str
+    source_name: str
+    target: Path
+    target_name: str
+    vocab_hash: int
+    block_size: int
+    n_bytes: int
+    n_params: int
+    source_bytes: int
+    tensors: tuple[TensorReport, ...]
+    seconds: float
+
+
+def source_name(drafter: Path) -> str:
+    """owner/name when the folder is a Hugging Face cache snapshot, else the folder's name."""
+    for part in drafter.resolve().parts:
+        if match := re.fullmatch(r"models--(.+?)--(.+)", part):
+            return f"{match[1]}/{match[2]}"
+    return drafter.resolve().name
+
+
+def default_outfile(target: Target, outtype: str) -> str:
+    """A name that llama.cpp discovers as the target's draft sidecar."""
+    return f"dflash-{target.name}-{outtype.upper()}.gguf"
+
+
+def _reports(
+    plan: list[PlannedTensor], errors: list[TensorError] | None
+) -> tuple[TensorReport, ...]:
+    reports = []
+    for i, planned in enumerate(plan):
+        error = errors[i] if errors else None
+        reports.append(
+            TensorReport(
+                name=planned.tensor.name,
+                shape=planned.tensor.shape[::-1],
+                source_dtype=planned.tensor.source.dtype,
+                type=planned.type,
+                n_bytes=planned.n_bytes,
+                max_error=error.max_error if error else None,
+                rms_error=error.rms_error if error else None,
+                relative_rms=error.relative_rms if error else None,
+            )
+        )
+    return tuple(reports)
+
+
+def _read_inputs(drafter: Path, target: Path) -> tuple[DrafterConfig, Target]:
+    if not drafter.is_dir():
+        raise ConvertError(f"{drafter}: expected a drafter folder with config.json, found none")
+    where = str(drafter / "config.json")
+    config = parse_config(load_json(drafter / "config.json"), where)
+    info = read_target(target)
+    check_pair(config, info, where)
+    return config, info
+
+
+def convert(
+    drafter: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    outtype: str = "q4_k_m",
+    outfile: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> ConversionResult:
+    """Converts a drafter checkpoint to a GGUF file that llama.cpp and dflash2 load.
+
+    Args:
+        drafter: folder with config.json and *.safetensors.
+        target: the target model's GGUF file.
+        outtype: a key of FILE_TYPES.
+        outfile: file or folder to write; a default name in the current folder when None.
+        dry_run: only plan.
+        force: overwrite outfile.
+        threads: of the quantizer; all cores when None.
+        on_progress: called as on_progress(step, bytes just done, bytes of the step).
+
+    Raises:
+        ConvertError: with one line that names what is wrong; nothing is left behind.
+        OSError: from the file system.
+    """
+    begin = time.monotonic()
+    if outtype not in FILE_TYPES:
+        raise ConvertError(f"outtype: expected one of {', '.join(FILE_TYPES)}, got {outtype!r}")
+    drafter, target = Path(drafter), Path(target)
+    config, info = _read_inputs(drafter, target)
+    checkpoint = read_checkpoint(find_shards(drafter))
+    tensors = map_tensors(checkpoint, config, str(drafter))
+    types = choose_types(tensors, outtype, config)
+    plan = [PlannedTensor(t, name) for t, name in zip(tensors, types, strict=True)]
+    n_params = sum(math.prod(t.shape) for t in tensors)
+    name = source_name(drafter)
+    values = build_metadata(config, info, source_name=name, outtype=outtype, n_params=n_params)
+
+    path = Path(outfile) if outfile is not None else Path.cwd()
+    if path.is_dir():
+        path /= default_outfile(info, outtype)
+    check_outfile(path, force=force)
+    errors = None
+    if not dry_run:
+        data_bytes = sum(p.n_bytes for p in plan)
+        report = on_progress or (lambda step, done, total: None)
+        with temporary_file(path, force=force) as temporary:
+            with temporary.open("xb") as f:
+                write_gguf(
+                    f,
+                    values,
+                    plan,
+                    n_threads=threads or os.cpu_count() or 1,
+                    on_bytes=lambda n: report("write", n, data_bytes),
+                )
+                sync(f)
+            errors = verify_gguf(
+                temporary, values, plan, on_bytes=lambda n: report("verify", n, data_bytes)
+            )
+    return ConversionResult(
+        outfile=path,
+        outtype=outtype,
+        dry_run=dry_run,
+        architecture=config.architecture,
+        source_name=name,
+        target=target,
+        target_name=info.name,
+        vocab_hash=info.vocab_hash,
+        block_size=config.block_size,
+        n_bytes=file_bytes(values, plan),
+        n_params=n_params,
+        source_bytes=sum(path.stat().st_size for path in {t.path for t in checkpoint.values()}),
+        tensors=_reports(plan, errors),
+        seconds=time.monotonic() - begin,
+    )

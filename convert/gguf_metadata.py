@@ -1,0 +1,86 @@
+"""The key/value section of a drafter file, from its config and its target."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import gguf
+import gguf_schema as schema
+from gguf_raw import Value, bool_array, boolean, f32, i32_array, string, u32, u64
+from hf_config import DrafterConfig
+from target_info import Target
+from tensor_types import FILE_TYPES
+
+
+def converter_version() -> str:
+    """Version of the installed ggml-dflash2 distribution."""
+    try:
+        return metadata.version("ggml-dflash2")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _general(source_name: str, outtype: str, n_params: int) -> dict[str, Value]:
+    return {
+        schema.KEY_ARCHITECTURE: string(schema.ARCH),
+        schema.KEY_TYPE: string("model"),
+        schema.KEY_NAME: string(source_name),
+        schema.KEY_SIZE_LABEL: string(gguf.size_label(n_params, n_params, 0, 0)),
+        schema.KEY_FILE_TYPE: u32(int(FILE_TYPES[outtype])),
+        schema.KEY_QUANTIZATION_VERSION: u32(gguf.GGML_QUANT_VERSION),
+    }
+
+
+def _hyper_parameters(c: DrafterConfig, target: Target) -> dict[str, Value]:
+    values = {
+        schema.KEY_BLOCK_COUNT: u32(c.n_layer),
+        schema.KEY_CONTEXT_LENGTH: u32(c.n_ctx_train),
+        schema.KEY_EMBEDDING_LENGTH: u32(c.n_embd),
+        schema.KEY_FEED_FORWARD_LENGTH: u32(c.n_ff),
+        schema.KEY_HEAD_COUNT: u32(c.n_head),
+        schema.KEY_HEAD_COUNT_KV: u32(c.n_head_kv),
+        schema.KEY_KEY_LENGTH: u32(c.head_dim),
+        schema.KEY_VALUE_LENGTH: u32(c.head_dim),
+        schema.KEY_RMS_EPS: f32(c.rms_eps),
+        schema.KEY_ROPE_FREQ_BASE: f32(c.rope_theta),
+        schema.KEY_BLOCK_SIZE: u32(c.block_size),
+        schema.KEY_TARGET_LAYERS: i32_array(tuple(i + 1 for i in c.target_layer_ids)),
+    }
+    if target.uses_mrope:
+        # the draft ropes on the temporal axis only
+        values[schema.KEY_ROPE_SECTIONS] = i32_array((c.head_dim // 2, 0, 0, 0))
+    if c.causal is not None:
+        values[schema.KEY_CAUSAL] = boolean(c.causal)
+    if c.sliding_window is not None:
+        values[schema.KEY_SLIDING_WINDOW] = u32(c.sliding_window)
+        values[schema.KEY_SLIDING_PATTERN] = bool_array(c.sliding_layers)
+    if c.selector is not None:
+        values[schema.KEY_CONV_KERNEL_SIZE] = u32(c.selector.kernel_size)
+        values[schema.KEY_CONV_GROUP_SIZE] = u32(c.selector.group_size)
+        values[schema.KEY_SELECTOR_RANK] = u32(c.selector.rank)
+        values[schema.KEY_SELECTOR_TOP_K] = u32(c.selector.top_k)
+    for key, value in (
+        (schema.KEY_LOGIT_SCALE, c.logit_scale),
+        (schema.KEY_LOGIT_SOFTCAP, c.logit_softcap),
+        (schema.KEY_EMBEDDING_SCALE, c.embedding_scale),
+    ):
+        if value is not None:
+            values[key] = f32(value)
+    return values
+
+
+def build_metadata(
+    config: DrafterConfig, target: Target, *, source_name: str, outtype: str, n_params: int
+) -> dict[str, Value]:
+    """Every key of the file to write, in its order."""
+    return {
+        **_general(source_name, outtype, n_params),
+        **_hyper_parameters(config, target),
+        **target.tokenizer,
+        schema.KEY_MASK_TOKEN: u32(config.mask_token_id),
+        schema.KEY_CONVERTER_VERSION: string(converter_version()),
+        schema.KEY_SOURCE_NAME: string(source_name),
+        schema.KEY_TARGET_NAME: string(target.name),
+        schema.KEY_TARGET_BLOCK_COUNT: u32(target.n_layer),
+        schema.KEY_TARGET_VOCAB_HASH: u64(target.vocab_hash),
+    }

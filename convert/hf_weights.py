@@ -1,0 +1,166 @@
+"""Safetensors files, read row by row without torch. The header is untrusted input."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from convert_error import ConvertError
+from numpy.typing import NDArray
+
+MAX_HEADER_BYTES = 100 << 20
+
+# safetensors dtype -> how the bytes are held in numpy (BF16 has no numpy type: its bits)
+STORAGE: Final[Mapping[str, np.dtype[Any]]] = {
+    "BF16": np.dtype("<u2"),
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "BOOL": np.dtype("?"),
+}
+FLOATS: Final = ("BF16", "F16", "F32")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor on disk, seen as a matrix: rows x the last dimension."""
+
+    path: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def n_cols(self) -> int:
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def n_rows(self) -> int:
+        return math.prod(self.shape[:-1])
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop as stored: (stop - start, n_cols), BF16 as its uint16 bits.
+
+        Raises ConvertError when the file has become shorter than its header says.
+        """
+        storage = STORAGE[self.dtype]
+        count = (stop - start) * self.n_cols
+        offset = self.offset + start * self.n_cols * storage.itemsize
+        data = np.fromfile(self.path, dtype=storage, count=count, offset=offset)
+        if data.size != count:
+            raise ConvertError(f"{self.path}: {self.name}: the file ends inside the tensor")
+        return data.reshape(stop - start, self.n_cols)
+
+    def read_f32(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows start..stop as float32: (stop - start, n_cols)."""
+        return to_f32(self.read(start, stop), self.dtype)
+
+
+def to_f32(data: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """Stored values of a float dtype as float32."""
+    if dtype == "BF16":
+        return (data.astype(np.uint32) << 16).view(np.float32)
+    return data.astype(np.float32, copy=False)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("duplicate names")
+    return names
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 2**63 for v in value
+    )
+
+
+def _parse_entry(path: Path, name: str, entry: object, base: int) -> tuple[StoredTensor, int]:
+    """(tensor, end offset in the data section)."""
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise ConvertError(f"{path}: {name}: expected dtype, shape and data_offsets, got {entry!r}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in STORAGE:
+        raise ConvertError(
+            f"{path}: {name}: expected a dtype of {', '.join(STORAGE)}, got {dtype!r}; "
+            "convert the original, unquantized checkpoint"
+        )
+    if not _is_counts(shape) or len(shape) > 8:
+        raise ConvertError(f"{path}: {name}: expected a shape of integers, got {shape!r}")
+    if not _is_counts(offsets) or len(offsets) != 2:
+        raise ConvertError(f"{path}: {name}: expected two data_offsets, got {offsets!r}")
+    begin, end = offsets
+    n_bytes = math.prod(shape) * STORAGE[dtype].itemsize
+    if end - begin != n_bytes:
+        raise ConvertError(
+            f"{path}: {name}: expected {n_bytes} bytes for {dtype} {shape}, got {end - begin}"
+        )
+    return StoredTensor(path, name, dtype, tuple(shape), base + begin), end
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file by name; reads only the header.
+
+    Raises ConvertError when the header is malformed, tensors overlap or leave holes, or the file is
+    shorter or longer than the header says.
+    """
+    size = path.stat().st_size
+    if size < 8:
+        raise ConvertError(f"{path}: expected a safetensors file, got {size} bytes")
+    with path.open("rb") as f:
+        (n_header,) = struct.unpack("<Q", f.read(8))
+        if n_header > min(size - 8, MAX_HEADER_BYTES):
+            raise ConvertError(
+                f"{path}: expected a header inside the {size} bytes of the file, got {n_header} "
+                "bytes; the file is truncated or not safetensors"
+            )
+        text = f.read(n_header)
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as e:
+        raise ConvertError(f"{path}: expected a JSON header, {e}") from e
+    if not isinstance(header, dict):
+        raise ConvertError(f"{path}: expected a JSON object as header, got {type(header).__name__}")
+
+    header.pop("__metadata__", None)
+    base = 8 + n_header
+    entries = [_parse_entry(path, name, entry, base) for name, entry in header.items()]
+    expected = base
+    for tensor, end in sorted(entries, key=lambda e: (e[0].offset, e[1])):
+        if tensor.offset != expected:
+            raise ConvertError(
+                f"{path}: {tensor.name}: expected data at byte {expected}, got {tensor.offset}; "
+                "tensors overlap or leave a hole"
+            )
+        expected = base + end
+    if expected != size:
+        raise ConvertError(f"{path}: expected {expected} bytes, got {size}; download it again")
+    return {tensor.name: tensor for tensor, _ in entries}
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint folder, sorted by name."""
+    shards = sorted(p for p in folder.glob("*.safetensors") if p.is_file())
+    if not shards:
+        raise ConvertError(f"{folder}: expected *.safetensors files, found none")
+    return shards
+
+
+def read_checkpoint(shards: Iterable[Path]) -> dict[str, StoredTensor]:
+    """The tensors of all shards by name. Raises ConvertError when two shards hold one name."""
+    tensors: dict[str, StoredTensor] = {}
+    for path in shards:
+        for name, tensor in read_safetensors(path).items():
+            if name in tensors:
+                raise ConvertError(f"{path}: {name}: also in {tensors[name].path.name}")
+            tensors[name] = tensor
+    return tensors

@@ -1,0 +1,146 @@
+"""Reads a written file back with gguf-py and compares it with its sources."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import gguf
+import numpy as np
+from convert_error import ConvertError
+from gguf_emit import PlannedTensor
+from gguf_raw import ARRAY, STRING, Value
+from numpy.typing import NDArray
+from tensor_types import type_id
+
+# ggml type -> (largest error / largest |value|, RMS error / RMS value) of a tensor.
+# Rounding bounds for the plain types; for the others 2 to 3 times what normal weights give, so that
+# a swapped nibble, row or scale is caught and an unusual distribution is not.
+ERROR_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "f32": (0.0, 0.0),
+    "i64": (0.0, 0.0),
+    "f16": (2**-11, 2**-11),
+    "bf16": (2**-8, 2**-8),
+    "q8_0": (0.01, 0.02),
+    "q6_K": (0.06, 0.06),
+    "q5_1": (0.08, 0.10),
+    "q5_K": (0.10, 0.10),
+    "q5_0": (0.10, 0.12),
+    "q4_1": (0.15, 0.20),
+    "q4_K": (0.20, 0.20),
+    "q4_0": (0.20, 0.25),
+    "iq4_xs": (0.25, 0.25),
+    "iq4_nl": (0.25, 0.25),
+    "q3_K": (0.40, 0.40),
+    "q2_K": (0.70, 0.60),
+}
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """How far a stored tensor is from its source."""
+
+    max_error: float
+    rms_error: float
+    relative_rms: float  # RMS error / RMS value
+
+
+class _Reader(gguf.GGUFReader):
+    """gguf-py's reader; arrays stay one block instead of some numpy objects per item."""
+
+    def _get_field_parts(
+        self, orig_offs: int, raw_type: int
+    ) -> tuple[int, list[NDArray[Any]], list[int], list[gguf.GGUFValueType]]:
+        if raw_type != ARRAY:
+            parts: tuple[int, list[NDArray[Any]], list[int], list[gguf.GGUFValueType]]
+            parts = super()._get_field_parts(orig_offs, raw_type)
+            return parts
+        data = self.data.data
+        item, count = struct.unpack_from("<IQ", data, orig_offs)
+        start = end = orig_offs + 12
+        if item == STRING:
+            for _ in range(count):
+                end += 8 + struct.unpack_from("<Q", data, end)[0]
+        else:
+            end += count * np.dtype(self.gguf_scalar_to_np[gguf.GGUFValueType(item)]).itemsize
+        block = np.asarray(self.data[orig_offs:end])
+        types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(item)]
+        return end - orig_offs, [block], [0] if end > start else [], types
+
+
+def _check_values(reader: _Reader, values: Mapping[str, Value], path: Path) -> None:
+    written = {k: f for k, f in reader.fields.items() if not k.startswith("GGUF.")}
+    if list(written) != list(values):
+        raise ConvertError(f"{path}: expected keys {list(values)}, read {list(written)}")
+    for key, value in values.items():
+        field = written[key]
+        # name length, name, type, then the value
+        data = b"".join(part.tobytes() for part in field.parts[3:])
+        if int(field.types[0]) != value.kind or data != value.data:
+            raise ConvertError(f"{path}: {key}: read another value than was written")
+
+
+def _compare(planned: PlannedTensor, stored: gguf.ReaderTensor, path: Path) -> TensorError:
+    """Chunk by chunk, so that memory does not grow with the tensor."""
+    source = planned.tensor.source
+    row_bytes = planned.n_bytes // source.n_rows
+    largest = max_error = sum_error = sum_value = 0.0
+    for start, stop in planned.row_chunks():
+        raw = np.fromfile(
+            path,
+            dtype=np.uint8,
+            count=(stop - start) * row_bytes,
+            offset=int(stored.data_offset) + start * row_bytes,
+        ).reshape(stop - start, row_bytes)
+        values = source.read_f32(start, stop)
+        error = gguf.quants.dequantize(raw, type_id(planned.type)) - values
+        largest = max(largest, float(np.abs(values).max(initial=0.0)))
+        max_error = max(max_error, float(np.abs(error).max(initial=0.0)))
+        sum_error += float(np.vdot(error, error))
+        sum_value += float(np.vdot(values, values))
+    n_values = max(1, math.prod(planned.tensor.shape))
+    rms_error, rms_value = math.sqrt(sum_error / n_values), math.sqrt(sum_value / n_values)
+    relative = rms_error / rms_value if rms_value else float(rms_error > 0)
+    max_bound, rms_bound = ERROR_BOUNDS[planned.type]
+    if not (max_error <= max_bound * largest and relative <= rms_bound):
+        raise ConvertError(
+            f"{path}: {planned.tensor.name}: expected {planned.type} within {rms_bound:.2g} of the "
+            f"source (RMS), got {relative:.2g}, largest error {max_error:.3g} of {largest:.3g}"
+        )
+    return TensorError(max_error, rms_error, relative)
+
+
+def verify_gguf(
+    path: Path,
+    values: Mapping[str, Value],
+    tensors: Sequence[PlannedTensor],
+    *,
+    on_bytes: Callable[[int], None],
+) -> list[TensorError]:
+    """Compares every key and every tensor of a written file with what it was made from.
+
+    on_bytes: called with the number of tensor bytes just compared.
+    Raises ConvertError that names the first difference.
+    """
+    try:
+        reader = _Reader(path)
+    except (ValueError, KeyError, IndexError, struct.error) as e:
+        raise ConvertError(f"{path}: gguf-py cannot read what was written: {e}") from e
+    _check_values(reader, values, path)
+    if [t.name for t in reader.tensors] != [t.tensor.name for t in tensors]:
+        raise ConvertError(f"{path}: read other tensors than were written")
+    errors = []
+    for planned, stored in zip(tensors, reader.tensors, strict=True):
+        shape = tuple(int(n) for n in reversed(stored.shape))
+        if shape != planned.tensor.shape or stored.tensor_type != type_id(planned.type):
+            raise ConvertError(
+                f"{path}: {stored.name}: expected {planned.type} {list(planned.tensor.shape)}, "
+                f"read {stored.tensor_type.name} {list(shape)}"
+            )
+        errors.append(_compare(planned, stored, path))
+        on_bytes(planned.n_bytes)
+    return errors
