@@ -51,9 +51,31 @@ struct shared_tensors {
     ggml_tensor * output   = nullptr;  // [n_embd, n_vocab]
 };
 
-// The draft graph of DESIGN 4. Throws error: errc::incompatible (sizes do not fit, a tensor is missing on both sides,
-// the device lacks an op), errc::memory.
-std::unique_ptr<drafter> make_graph_drafter(std::shared_ptr<const draft_model> model, const shared_tensors & shared,
-                                            const graph_drafter_params & params);
+// The draft graph of DESIGN 4 on a ggml backend: one graph per round injects the rows accepted last, drafts the block and
+// scores the lattice. Graphs are built and allocated once per shape.
+class graph_drafter final : public drafter {
+  public:
+    // Throws error: errc::incompatible (sizes do not fit, a tensor is missing on both sides, a device lacks an op),
+    // errc::argument, errc::memory. `shared` tensors belong to the target, which must outlive the drafter.
+    graph_drafter(std::shared_ptr<const draft_model> model, const shared_tensors & shared,
+                  const graph_drafter_params & params);
+    ~graph_drafter() override;
+
+    void                         reset() override;
+    void                         inject(const features & f) override;
+    lattice                      draft(token_id anchor, int32_t position, int32_t n_draft) override;
+    int32_t                      max_draft() const override;
+    int32_t                      context_window() const override;
+    const std::vector<int32_t> & target_layers() const override;
+
+    // Hidden states of the last draft after the final norm: [n_embd, n_draft], the anchor's row left out.
+    std::vector<float> last_hidden() const;
+
+    size_t cache_bytes() const;  // draft K/V
+
+  private:
+    struct impl;
+    std::unique_ptr<impl> impl_;
+};
 
 }  // namespace dflash2

@@ -45,6 +45,7 @@ struct request {
 
 enum class finish_reason { none, stop, length, context };  // stop: end of generation token or stop string
 
+// The token that ends the generation (EOS and the like) is emitted too, as the last one and without text of its own.
 struct emitted {
     token_id    id;
     std::string text;        // whole UTF-8 characters that became safe to show with this token; may be empty
@@ -68,13 +69,14 @@ class engine {
     // throw to interrupt; the engine is usable afterwards. Throws errc::argument, errc::context_full, errc::decode.
     void begin(const request & req, const std::function<void()> & poll = {});
 
-    // One round; at least one token until done(). Nothing after the end of generation, a stop string or max_tokens.
+    // One round: at least one token. Nothing after the end of generation, a stop string or max_tokens.
+    // Throws errc::argument when done(), errc::decode.
     std::vector<emitted> next();
 
     bool          done() const;
     finish_reason reason() const;
     const stats & request_stats() const;  // since begin()
-    const stats & total_stats() const;    // since construction
+    stats         total_stats() const;    // since construction
     int32_t       n_draft_max() const;    // effective
 
   private:

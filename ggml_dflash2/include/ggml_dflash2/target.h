@@ -17,9 +17,8 @@ namespace dflash2 {
 struct target_params {
     int32_t n_ctx        = 4096;  // 0: from the model
     int32_t n_batch      = 512;   // prompt tokens per decode
-    int32_t n_threads    = 0;     // 0: physical cores
+    int32_t n_threads    = 0;     // 0: half of the logical cores
     int32_t n_gpu_layers = 0;     // -1: all
-    bool    use_mmap     = true;
 };
 
 class target {
@@ -30,12 +29,16 @@ class target {
     target(const target &)             = delete;
     target & operator=(const target &) = delete;
 
+    const std::string & path() const;
+
     int32_t     n_ctx() const;
     int32_t     n_batch() const;
+    int32_t     max_logit_rows() const;  // rows that one decode can give logits for
     int32_t     n_vocab() const;
     int32_t     n_embd() const;
     int32_t     n_layer() const;
     int32_t     n_threads() const;
+    bool        can_rollback() const;  // false: recurrent, hybrid and encoder models
     std::string description() const;                    // e.g. "llama 135M Q4_1"
     std::map<std::string, std::string> metadata() const;  // GGUF keys with scalar or string values, as libllama prints them
 
@@ -43,8 +46,8 @@ class target {
     void set_taps(const std::vector<int32_t> & layers);
 
     // Appends tokens at `position` (which must be where the sequence ends) and computes one row per token.
-    // all_logits: logits for every row, else for the last row only. n_tokens <= n_batch().
-    // Throws errc::context_full, errc::decode; the sequence is unchanged then.
+    // all_logits: logits for every row (at most max_logit_rows()), else for the last row only. n_tokens <= n_batch().
+    // Throws errc::argument, errc::context_full, errc::decode; the sequence is unchanged then.
     void decode(const token_id * tokens, int32_t n_tokens, int32_t position, bool all_logits);
 
     // Rows of the last decode, valid until the next one.

@@ -2,6 +2,11 @@
 // Nothing else in the project declares such symbols. They may change in any release: hence the exact version pin.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "llama.h"
 
 // What llama-quantize would choose. The model is a mock of the given shape; free it with llama_model_free.
@@ -25,3 +30,11 @@ LLAMA_API void                  llama_quant_free(quantize_state_impl * state);
 LLAMA_API bool llama_quant_tensor_allows_quantization(const quantize_state_impl * state, const ggml_tensor * tensor);
 LLAMA_API void llama_quant_compute_types(quantize_state_impl * state, llama_ftype ftype, ggml_tensor ** tensors,
                                          ggml_type * types, size_t n_tensors);
+
+// Hidden states: when enabled, every decode copies the input of layer `layer` to the host; row i of the last decode is
+// at llama_get_embeddings_layer_inp(..) + i * n_embd. libllama aborts on an architecture that does not expose them.
+LLAMA_API void    llama_set_embeddings_layer_inp(llama_context * ctx, uint32_t layer, bool value);
+LLAMA_API float * llama_get_embeddings_layer_inp(llama_context * ctx, uint32_t layer);
+
+// Every tensor of a model. A name can be listed twice: tied embeddings have one copy per buffer type.
+const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);

@@ -1,0 +1,81 @@
+#include "draft/draft-cache.h"
+
+#include <algorithm>
+
+#include "ggml_dflash2/error.h"
+
+namespace dflash2 {
+
+namespace {
+
+constexpr uint16_t F16_ZERO    = 0x0000;
+constexpr uint16_t F16_NEG_INF = 0xFC00;
+
+int32_t round_up(int64_t n, int64_t step) {
+    return (int32_t) ((n + step - 1) / step * step);
+}
+
+ring_layout make_layout(int32_t block, int32_t window, int32_t n_ring) {
+    return { block, n_ring, window, round_up((int64_t) block + 1 + n_ring, 64) };
+}
+
+}  // namespace
+
+int32_t ring_layout::n_visible(int32_t begin, int32_t end) const {
+    // Once the ring has wrapped, or when the context does not start at 0, any cell may be in use.
+    const int32_t used = begin == 0 ? std::min(end, n_ring) : n_ring;
+    return std::min(n_cells, round_up((int64_t) block + 1 + used, 256));
+}
+
+void ring_layout::fill_rows(int32_t first, int32_t n_real, int32_t n_rows, std::vector<int64_t> & cells) const {
+    cells.assign(n_rows, trash());
+    for (int32_t i = std::max(0, n_real - n_ring); i < n_real; ++i) {
+        cells[i] = cell(first + i);
+    }
+}
+
+void ring_layout::fill_mask(int32_t begin, int32_t end, int32_t n_kv, int32_t n_query, bool causal,
+                            std::vector<uint16_t> & mask) const {
+    mask.assign((size_t) n_kv * n_query, F16_NEG_INF);
+    for (int32_t i = 0; i < n_query; ++i) {
+        uint16_t *    row   = mask.data() + (size_t) i * n_kv;
+        const int32_t query = end + i;
+        const int32_t first = window > 0 ? std::max(begin, query - window + 1) : begin;
+        for (int32_t p = std::max(first, end - n_ring); p < end; ++p) {
+            row[cell(p)] = F16_ZERO;
+        }
+        for (int32_t j = 0; j < n_query; ++j) {
+            const bool in_window = window == 0 || (i - j < window && j - i < window);
+            if (in_window && (!causal || j <= i)) {
+                row[j] = F16_ZERO;
+            }
+        }
+    }
+}
+
+draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, ggml_type type, ggml_backend_dev_t device) {
+    // A window wider than the context is never filled.
+    sliding_ = make_layout(hp.block_size, hp.sliding_window, std::min(std::max(1, hp.sliding_window - 1), n_ctx));
+    full_    = make_layout(hp.block_size, 0, n_ctx);
+
+    ctx_.reset(ggml_init({ (size_t) (2 * hp.n_layer + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true }));
+    const int64_t n_embd_kv = (int64_t) hp.head_dim * hp.n_head_kv;
+    for (int32_t il = 0; il < hp.n_layer; ++il) {
+        const ring_layout & l = layout(hp.is_sliding[il] != 0);
+        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, l.n_cells));
+        v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, l.n_cells));
+    }
+    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), ggml_backend_dev_buffer_type(device)));
+    if (!buffer_) {
+        throw error(errc::memory, std::string("draft K/V: cannot allocate on ") + ggml_backend_dev_name(device) +
+                                      "; use a smaller context (n_ctx)");
+    }
+    // Hidden cells are multiplied by zero, so they must hold finite numbers from the start.
+    ggml_backend_buffer_clear(buffer_.get(), 0);
+}
+
+size_t draft_cache::size_bytes() const {
+    return ggml_backend_buffer_get_size(buffer_.get());
+}
+
+}  // namespace dflash2

@@ -1,0 +1,24 @@
+// The grouped dynamic causal convolution around attention and FFN (dflash 0.1.0, GroupedDynamicCausalConv).
+#pragma once
+
+#include "draft/weights.h"
+#include "ggml.h"
+
+namespace dflash2 {
+
+enum class conv_side { before = 0, after = 1 };
+
+struct conv_shape {
+    int32_t kernel = 0;  // taps
+    int32_t group  = 0;  // channels that share one dynamic coefficient
+};
+
+// y[c, t] = sum over tap of (base[c, tap, side] + coeff[c / group, tap, side, t]) * x[c, t - tap], x = 0 before the block
+//   x      [n_embd, n_tok]
+//   coeff  [n_embd / group * kernel * 2, n_tok], from conv_weights::proj
+//   base   [n_embd, kernel, 2]
+// Returns [n_embd, n_tok].
+ggml_tensor * build_conv(ggml_context * ctx, ggml_tensor * x, ggml_tensor * coeff, ggml_tensor * base,
+                         const conv_shape & shape, conv_side side);
+
+}  // namespace dflash2

@@ -1,0 +1,65 @@
+// One round of the drafter as one ggml graph of fixed shape: inject accepted rows, draft the block, score the lattice.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "draft/draft-cache.h"
+#include "draft/draft-model-impl.h"
+#include "ggml_dflash2/drafter.h"
+
+namespace dflash2 {
+
+struct graph_shape {
+    int32_t n_rows       = 0;  // injected rows, padding included
+    int32_t n_draft      = 0;  // drafted positions; 0: inject only
+    int32_t n_kv_sliding = 0;  // visible cells of sliding layers
+    int32_t n_kv_full    = 0;  // visible cells of full layers
+
+    bool operator==(const graph_shape & o) const {
+        return n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding &&
+               n_kv_full == o.n_kv_full;
+    }
+};
+
+// Per kind of layer (sliding, full). A tensor that no node uses stays null.
+struct ring_inputs {
+    ggml_tensor * rows = nullptr;  // [n_rows] I64, cells of the injected rows
+    ggml_tensor * mask = nullptr;  // [n_kv, n_block] F16
+};
+
+class draft_graph {
+  public:
+    // Builds, allocates and checks the graph. Throws errc::incompatible (names the op no backend runs), errc::memory.
+    draft_graph(const draft_model::impl & model, const draft_cache & cache, const shared_tensors & shared,
+                const std::vector<ggml_backend_t> & backends, const graph_shape & shape);
+
+    void compute();  // throws errc::decode
+
+    const graph_shape & shape() const { return shape_; }
+
+    // Inputs. Every one is to be set before each compute().
+    ggml_tensor * in_features = nullptr;  // [n_taps * n_embd, n_rows] F32
+    ggml_tensor * in_row_pos  = nullptr;  // [n_rows] I32
+    ggml_tensor * in_tokens   = nullptr;  // [n_block] I32: anchor, mask x n_draft
+    ggml_tensor * in_pos      = nullptr;  // [n_block] I32
+    ggml_tensor * in_cells    = nullptr;  // [n_block] I64: 0 .. n_block - 1
+    ring_inputs   in_sliding;
+    ring_inputs   in_full;
+
+    // Outputs of a drafting graph.
+    ggml_tensor * out_hidden      = nullptr;  // [n_embd, n_draft] F32
+    ggml_tensor * out_cand        = nullptr;  // [top_k, n_draft] I32, target ids
+    ggml_tensor * out_score_first = nullptr;  // [top_k, 1] F32: from the anchor
+    ggml_tensor * out_score       = nullptr;  // [top_k (to), top_k (from), n_draft - 1] F32; null when n_draft = 1
+
+  private:
+    struct builder;
+
+    graph_shape            shape_;
+    ggml_context_ptr       ctx_;
+    ggml_cgraph *          graph_ = nullptr;
+    ggml_backend_sched_ptr sched_;
+};
+
+}  // namespace dflash2

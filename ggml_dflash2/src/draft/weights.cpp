@@ -1,0 +1,196 @@
+#include "draft/weights.h"
+
+#include <set>
+
+#include "draft/schema.h"
+#include "ggml.h"
+
+namespace dflash2 {
+
+namespace {
+
+enum class kind { matrix, vector };  // vector: norms and conv base kernels, always F32
+
+std::string shape_string(const std::vector<int64_t> & ne) {
+    std::string s  = "[";
+    size_t      nd = ne.size();
+    while (nd > 1 && ne[nd - 1] == 1) {
+        nd--;
+    }
+    for (size_t i = 0; i < nd; ++i) {
+        s += (i ? ", " : "") + std::to_string(ne[i]);
+    }
+    return s + "]";
+}
+
+// Creates the ggml tensors of the file's tensors, one by one and checked.
+class binder {
+  public:
+    binder(const gguf_file & file, ggml_context * ctx) : file_(file), ctx_(ctx) {}
+
+    ggml_tensor * bind(const std::string & name, std::vector<int64_t> ne, kind k, bool required = true) {
+        const gguf_tensor * t = file_.find_tensor(name);
+        if (!t) {
+            if (required) {
+                file_.fail("tensor " + name + " is missing; convert the drafter again");
+            }
+            return nullptr;
+        }
+        ne.resize(GGML_MAX_DIMS, 1);
+        if (t->ne != ne) {
+            file_.fail("tensor " + name + ": expected shape " + shape_string(ne) + ", got " + shape_string(t->ne));
+        }
+        if (k == kind::vector && t->type != GGML_TYPE_F32) {
+            file_.fail("tensor " + name + ": expected type f32, got " + ggml_type_name(t->type));
+        }
+        if (k == kind::matrix && !ggml_is_quantized(t->type) && t->type != GGML_TYPE_F32 &&
+            t->type != GGML_TYPE_F16 && t->type != GGML_TYPE_BF16) {
+            file_.fail("tensor " + name + ": expected a float or quantized type, got " + ggml_type_name(t->type));
+        }
+        return create(name, t->type, ne);
+    }
+
+    ggml_tensor * layer(int32_t il, const char * name, std::vector<int64_t> ne, kind k) {
+        return bind("blk." + std::to_string(il) + "." + name, std::move(ne), k);
+    }
+
+    ggml_tensor * create(const std::string & name, ggml_type type, const std::vector<int64_t> & ne) {
+        ggml_tensor * t = ggml_new_tensor(ctx_, type, GGML_MAX_DIMS, ne.data());
+        ggml_set_name(t, name.c_str());
+        used_.insert(name);
+        return t;
+    }
+
+    void reject_unknown() const {
+        for (const gguf_tensor & t : file_.tensors()) {
+            if (!used_.count(t.name)) {
+                file_.fail("tensor " + t.name + " is not part of a DFlash 2 drafter; ignoring it could change drafts");
+            }
+        }
+    }
+
+  private:
+    const gguf_file &     file_;
+    ggml_context *        ctx_;
+    std::set<std::string> used_;
+};
+
+int64_t rows_of(const gguf_file & file, const char * name) {
+    const gguf_tensor * t = file.find_tensor(name);
+    if (!t) {
+        file.fail(std::string("tensor ") + name + " is missing; convert the drafter again");
+    }
+    if (t->ne[1] > INT32_MAX) {
+        file.fail(std::string("tensor ") + name + ": too many rows");
+    }
+    return t->ne[1];
+}
+
+layer_weights bind_layer(binder & b, const draft_hparams & hp, int32_t il) {
+    const int64_t n_embd   = hp.n_embd;
+    const int64_t n_q      = (int64_t) hp.head_dim * hp.n_head;
+    const int64_t n_kv     = (int64_t) hp.head_dim * hp.n_head_kv;
+    const int64_t n_coeff  = (int64_t) 2 * hp.conv_kernel_size * (hp.n_embd / hp.conv_group_size);
+    const int64_t n_kernel = hp.conv_kernel_size;
+
+    layer_weights l;
+    l.attn_norm      = b.layer(il, schema::ATTN_NORM, { n_embd }, kind::vector);
+    l.wq             = b.layer(il, schema::ATTN_Q, { n_embd, n_q }, kind::matrix);
+    l.wk             = b.layer(il, schema::ATTN_K, { n_embd, n_kv }, kind::matrix);
+    l.wv             = b.layer(il, schema::ATTN_V, { n_embd, n_kv }, kind::matrix);
+    l.wo             = b.layer(il, schema::ATTN_OUT, { n_q, n_embd }, kind::matrix);
+    l.q_norm         = b.layer(il, schema::ATTN_Q_NORM, { hp.head_dim }, kind::vector);
+    l.k_norm         = b.layer(il, schema::ATTN_K_NORM, { hp.head_dim }, kind::vector);
+    l.attn_conv.base = b.layer(il, schema::ATTN_CONV_BASE, { n_embd, n_kernel, 2 }, kind::vector);
+    l.attn_conv.proj = b.layer(il, schema::ATTN_CONV_PROJ, { n_embd, n_coeff }, kind::matrix);
+    l.ffn_norm       = b.layer(il, schema::FFN_NORM, { n_embd }, kind::vector);
+    l.gate           = b.layer(il, schema::FFN_GATE, { n_embd, hp.n_ff }, kind::matrix);
+    l.up             = b.layer(il, schema::FFN_UP, { n_embd, hp.n_ff }, kind::matrix);
+    l.down           = b.layer(il, schema::FFN_DOWN, { hp.n_ff, n_embd }, kind::matrix);
+    l.ffn_conv.base  = b.layer(il, schema::FFN_CONV_BASE, { n_embd, n_kernel, 2 }, kind::vector);
+    l.ffn_conv.proj  = b.layer(il, schema::FFN_CONV_PROJ, { n_embd, n_coeff }, kind::matrix);
+    return l;
+}
+
+// d2t is stored as int64; the graph gathers ids as int32.
+std::vector<int32_t> read_d2t(const gguf_file & file, const gguf_tensor & t, int64_t n_vocab) {
+    if (t.type != GGML_TYPE_I64 || t.ne[1] != 1 || t.ne[0] < 1 || t.ne[0] > n_vocab) {
+        file.fail("tensor d2t: expected up to " + std::to_string(n_vocab) + " int64 ids, got " + shape_string(t.ne) +
+                  " of " + ggml_type_name(t.type));
+    }
+    std::vector<int64_t> ids(t.ne[0]);
+    file.read(t, ids.data());
+    std::vector<int32_t> out;
+    std::vector<bool>    seen(n_vocab, false);
+    for (const int64_t id : ids) {
+        if (id < 0 || id >= n_vocab || seen[id]) {
+            file.fail("tensor d2t: id " + std::to_string(id) + " is out of range or listed twice");
+        }
+        seen[id] = true;
+        out.push_back((int32_t) id);
+    }
+    return out;
+}
+
+}  // namespace
+
+draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device) {
+    draft_weights w;
+    w.ctx.reset(ggml_init({ (file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true }));
+    if (!w.ctx) {
+        throw error(errc::memory, file.path() + ": cannot allocate tensor headers");
+    }
+
+    hp.n_vocab = (int32_t) rows_of(file, schema::SEL_PRED);
+    if (hp.mask_token_id >= hp.n_vocab) {
+        file.fail("mask token id " + std::to_string(hp.mask_token_id) + " is outside the vocabulary of " +
+                  std::to_string(hp.n_vocab));
+    }
+
+    binder        b(file, w.ctx.get());
+    const int64_t n_embd = hp.n_embd;
+    w.fc                 = b.bind(schema::FC, { n_embd * hp.n_taps(), n_embd }, kind::matrix);
+    w.hidden_norm        = b.bind(schema::HIDDEN_NORM, { n_embd }, kind::vector);
+    w.output_norm        = b.bind(schema::OUTPUT_NORM, { n_embd }, kind::vector);
+    w.sel_pred           = b.bind(schema::SEL_PRED, { hp.selector_rank, hp.n_vocab }, kind::matrix);
+    w.sel_succ           = b.bind(schema::SEL_SUCC, { hp.selector_rank, hp.n_vocab }, kind::matrix);
+    w.sel_hidden         = b.bind(schema::SEL_HIDDEN, { n_embd, hp.selector_rank }, kind::matrix);
+    w.tok_embd           = b.bind(schema::TOKEN_EMBD, { n_embd, hp.n_vocab }, kind::matrix, /*required =*/false);
+
+    std::vector<int32_t> d2t;
+    if (const gguf_tensor * t = file.find_tensor(schema::D2T)) {
+        d2t   = read_d2t(file, *t, hp.n_vocab);
+        w.d2t = b.create(schema::D2T, GGML_TYPE_I32, { 1, (int64_t) d2t.size(), 1, 1 });
+    }
+    const int64_t n_head_out = d2t.empty() ? hp.n_vocab : (int64_t) d2t.size();
+    w.output = b.bind(schema::OUTPUT, { n_embd, n_head_out }, kind::matrix, /*required =*/!d2t.empty());
+    if (hp.selector_top_k > n_head_out) {
+        file.fail("selector_top_k " + std::to_string(hp.selector_top_k) + " is larger than the output head");
+    }
+
+    for (int32_t il = 0; il < hp.n_layer; ++il) {
+        w.layers.push_back(bind_layer(b, hp, il));
+    }
+    b.reject_unknown();
+
+    w.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(w.ctx.get(), ggml_backend_dev_buffer_type(device)));
+    if (!w.buffer) {
+        throw error(errc::memory, file.path() + ": cannot allocate the weights on " + ggml_backend_dev_name(device));
+    }
+    ggml_backend_buffer_set_usage(w.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+
+    std::vector<uint8_t> bytes;
+    for (ggml_tensor * t = ggml_get_first_tensor(w.ctx.get()); t; t = ggml_get_next_tensor(w.ctx.get(), t)) {
+        if (t == w.d2t) {
+            ggml_backend_tensor_set(t, d2t.data(), 0, ggml_nbytes(t));
+            continue;
+        }
+        const gguf_tensor & source = *file.find_tensor(t->name);
+        bytes.resize(source.size);
+        file.read(source, bytes.data());
+        ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
+    }
+    return w;
+}
+
+}  // namespace dflash2
