@@ -339,7 +339,7 @@ def make_tiny_pair(
         seed=seed,
     )
     draft = directory / "draft.gguf"
-    convert(source, target, outfile=draft, outtype=outtype)
+    convert(source, target, outfile=draft, outtype=outtype, force=True, threads=1)
     return target, draft
 
 

@@ -1,6 +1,6 @@
 """What the draft graph is compared with the torch reference on: drafters, contexts, tolerances.
 
-Symbols in shapes: n_pos = block_size - 1 drafted positions, k = top_k candidates, r = k + 4 ids
+Symbols in shapes: n_pos drafted positions (n_draft), k = top_k candidates, r = k + 4 ids
 kept so that near-ties at the edge of the candidate set can be told from errors.
 """
 
@@ -37,6 +37,7 @@ class Case:
     context: int  # rows injected before the first draft
     start: int = 0  # position of the first row
     feature_std: float = 1.0
+    n_draft: int | None = None  # tokens drafted after the anchor; None: block_size - 1
     seed: int = 0
     checkpoint: dict[str, Any] = field(default_factory=dict)  # options of make_tiny_checkpoint
 
@@ -58,7 +59,8 @@ class Case:
             n_rows = 1 + int(raw[2 * i]) % self.block_size if i else self.context
             features = weights.normal(f"features.{i}", (n_rows, self.width), self.feature_std)
             position += n_rows
-            yield Round(features, anchor=int(raw[2 * i + 1]) % N_VOCAB, position=position)
+            anchor = int(raw[2 * i + 1]) % N_VOCAB
+            yield Round(features, anchor, position, self.n_draft or self.block_size - 1)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Round:
     features: Floats  # (n_rows, n_taps * n_embd): rows position - n_rows and later
     anchor: int
     position: int  # of the anchor
+    n_draft: int
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ CASES = [
     Case("far-from-zero", 21, start=2000, checkpoint={"layer_types": [SLIDING, FULL]}),
     Case("tiny-features", 24, feature_std=0.01),  # the epsilon of the norms shows
     Case("huge-features", 24, feature_std=3e4),  # F16 overflows
+    Case("short-block", 24, n_draft=3),  # fewer mask tokens than the drafter was trained with
     Case("causal-block", 30, checkpoint={"is_causal": True, "layer_types": [SLIDING, FULL]}),
     Case("block-16", 25, checkpoint={"block_size": 16, "sliding_window": 40}),
     Case(

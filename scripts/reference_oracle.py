@@ -31,7 +31,7 @@ class Oracle:
 
     @torch.inference_mode()
     def draft(self, round: Round) -> Block:
-        """Injects the round's features and drafts a whole block after its anchor."""
+        """Injects the round's features and drafts after its anchor."""
         if self.start is None:
             self.start = round.position - len(round.features)
         hidden = self._hidden(round, self.cache)
@@ -45,9 +45,9 @@ class Oracle:
 
     def _hidden(self, round: Round, cache: transformers.DynamicCache | None) -> torch.Tensor:
         model = self.model
-        ids = torch.tensor([round.anchor] + [model.mask_token_id] * (model.block_size - 1))
+        ids = torch.tensor([round.anchor] + [model.mask_token_id] * round.n_draft)
         scale = float(_draft_value(model.config, "input_embedding_scale", 1.0))
-        first, end = round.position - len(round.features), round.position + model.block_size
+        first, end = round.position - len(round.features), round.position + len(ids)
         hidden = model(
             target_hidden=torch.from_numpy(round.features)[None],
             noise_embedding=F.embedding(ids, self.embedding)[None] * scale,

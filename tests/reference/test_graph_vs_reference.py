@@ -56,7 +56,7 @@ def test_graph_matches_reference(case: Case, tmp_path: Path) -> None:
         n_rows = len(round.features)
         features = round.features.reshape(n_rows, -1, target.n_embd)
         drafter.inject(features, round.position - n_rows)
-        lattice = drafter.draft(round.anchor, round.position, case.block_size - 1)
+        lattice = drafter.draft(round.anchor, round.position, round.n_draft)
         path = np.array(core.walk_greedy(lattice)[0])
         if f"{i}.hidden" not in arrays:
             difference.add_path(arrays["path"][i], path)
