@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +59,19 @@ def compare(target_path: Path, draft: Path, args: argparse.Namespace) -> dict[st
     """Both runs, their accept lengths and the ratio ours / upstream."""
     target = core.Target(str(target_path), n_ctx=N_CTX, n_threads=args.threads)
     prompts = [smollm2.chat_ids(target, text) for text in PROMPTS[: args.prompts]]
-    print("ours ..", file=sys.stderr)
-    ours = run_ours(target, draft, prompts, args)
-    print("upstream ..", file=sys.stderr)
-    upstream = upstream_server.run(
-        {
-            "target": str(target_path),
-            "draft": str(draft),
-            "n_draft_max": args.n_draft_max,
-            "n_ctx": N_CTX,
-            "n_threads": args.threads,
-            "max_tokens": args.max_tokens,
-            "prompts": prompts,
-        }
-    )
+    job = {
+        "target": str(target_path),
+        "draft": str(draft),
+        "n_draft_max": args.n_draft_max,
+        "n_ctx": N_CTX,
+        "n_threads": args.threads,
+        "max_tokens": args.max_tokens,
+        "prompts": prompts,
+    }
+    with ThreadPoolExecutor(1) as pool:  # side by side: counters are compared, not speed
+        server = pool.submit(upstream_server.run, job)
+        ours = run_ours(target, draft, prompts, args)
+        upstream = server.result()
     same = sum(a == b for a, b in zip(ours.pop("texts"), upstream.pop("texts"), strict=True))
     for run in (ours, upstream):
         run["mean_accept_length"] = accept_length(run)

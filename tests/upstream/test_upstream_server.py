@@ -1,0 +1,20 @@
+"""Upstream's server (PyPI xllamacpp) reads our file and accepts as much per round as our engine.
+
+A short run; `make compare` is the full proof over 2,400 tokens.
+"""
+
+import compare_upstream
+import pytest
+import smollm2
+
+
+def test_upstream_drafts_with_our_file_and_accepts_as_much_as_our_engine() -> None:
+    args = compare_upstream.arguments(["--prompts", "8", "--max-tokens", "64"])
+    target = smollm2.target_path()
+    result = compare_upstream.compare(target, smollm2.draft_path("q4_k_m", target), args)
+    for name in ("ours", "upstream"):
+        run = result[name]
+        assert run["num_tokens"] > 400, name
+        assert run["num_draft_tokens"] > run["num_drafts"], name
+        assert run["mean_accept_length"] > 2.0, name
+    assert result["ratio"] == pytest.approx(1.0, abs=args.tolerance)
