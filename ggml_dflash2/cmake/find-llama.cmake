@@ -14,7 +14,6 @@ if(DFLASH2_LLAMA_ROOT)
     set(_lib "${DFLASH2_LLAMA_ROOT}/lib")
     set(DFLASH2_RPATH "${_lib}")
 else()
-    find_package(Python COMPONENTS Interpreter REQUIRED)
     execute_process(
         COMMAND "${Python_EXECUTABLE}" -c
                 "import importlib.util, pathlib; print(pathlib.Path(importlib.util.find_spec('llama_cpp').origin).parent)"
