@@ -49,7 +49,7 @@ void bind_errors(py::module_ & m) {
         try {
             std::rethrow_exception(p);
         } catch (const error & e) {
-            py::set_error(exception_of[int(e.code())], e.what());
+            PyErr_SetObject(exception_of[int(e.code())], to_text(e.what()).ptr());
         }
     });
 }

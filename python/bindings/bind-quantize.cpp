@@ -1,6 +1,3 @@
-#include <pybind11/numpy.h>
-#include <pybind11/stl.h>
-
 #include "bindings.h"
 #include "ggml_dflash2/error.h"
 #include "ggml_dflash2/quantize.h"
@@ -10,8 +7,7 @@ namespace dflash2 {
 namespace {
 
 // data: (rows, columns)
-py::array_t<uint8_t> quantize_array(const py::array_t<float, py::array::c_style> & data, const std::string & type,
-                                    int32_t n_threads) {
+py::array_t<uint8_t> quantize_array(const float_array & data, const std::string & type, int32_t n_threads) {
     if (data.ndim() != 2) {
         throw error(errc::argument, "data: expected 2 dimensions (rows, columns), got " + std::to_string(data.ndim()));
     }

@@ -1,7 +1,7 @@
 """Compiled part of dflash2. Import it through dflash2._native only, which loads libllama first."""
 
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,10 @@ class IncompatibleModelsError(DFlash2Error, ValueError): ...
 class ContextFullError(DFlash2Error): ...
 class DecodeError(DFlash2Error): ...
 
-# errc::file raises FileNotFoundError or OSError, errc::argument ValueError, errc::memory MemoryError.
+# errc::file raises OSError, errc::argument ValueError, errc::memory MemoryError.
+
+def drain_log() -> list[tuple[int, str]]:
+    """Log lines of libllama and ggml since the last call: (logging level, text)."""
 
 class DraftModel:
     """Hyper-parameters and weights of a drafter GGUF."""
@@ -37,7 +40,10 @@ class Lattice:
     """Candidates and edge scores of one draft pass."""
 
     def __init__(self, cand: NDArray[np.int32], score: NDArray[np.float32]) -> None:
-        """cand: (n_pos, top_k); score: (n_pos, from, to), both top_k wide; position 0 reads from = 0."""
+        """cand: (n_pos, top_k); score: (n_pos, from, to), both top_k wide.
+
+        Position 0 reads from = 0 only.
+        """
     @property
     def cand(self) -> NDArray[np.int32]: ...
     @property
@@ -73,6 +79,11 @@ class GraphDrafter(Drafter):
         self, model: DraftModel, *, n_ctx: int = ..., n_threads: int = ..., kv_f32: bool = ...
     ) -> None:
         """For drafter files with their own embedding and head."""
+    def last_hidden(self) -> NDArray[np.float32]:
+        """Hidden states of the last draft after the final norm, flat: (n_draft, n_embd)."""
+    @property
+    def cache_bytes(self) -> int:
+        """Size of the draft K/V."""
 
 class Target:
     """The target model on libllama."""
@@ -85,10 +96,18 @@ class Target:
         n_batch: int = ...,
         n_threads: int = ...,
         n_gpu_layers: int = ...,
-        use_mmap: bool = ...,
     ) -> None: ...
     @property
+    def path(self) -> str: ...
+    @property
     def n_ctx(self) -> int: ...
+    @property
+    def n_batch(self) -> int: ...
+    @property
+    def max_logit_rows(self) -> int:
+        """Rows that one decode can give logits for."""
+    @property
+    def can_rollback(self) -> bool: ...
     @property
     def n_vocab(self) -> int: ...
     @property
@@ -210,31 +229,31 @@ class TextStream:
     def stopped(self) -> bool: ...
 
 # Pure logic, bound for the statistical tests.
-Law = list[tuple[int, float]]
+_Law: TypeAlias = list[tuple[int, float]]
 
 def uniform(seed: int, sequence: int, stream: str, position: int, round: int = ...) -> float: ...
-def draw(law: Law, u: float) -> int: ...
-def residual(p: Law, q: Law) -> Law: ...
-def walk_greedy(lattice: Lattice, p_min: float = ...) -> tuple[list[int], list[Law]]: ...
+def draw(law: _Law, u: float) -> int: ...
+def residual(p: _Law, q: _Law) -> _Law: ...
+def walk_greedy(lattice: Lattice, p_min: float = ...) -> tuple[list[int], list[_Law]]: ...
 def walk_sample(
     lattice: Lattice, temperature: float, seed: int, sequence: int, position: int, round: int = ...
-) -> tuple[list[int], list[Law]]: ...
+) -> tuple[list[int], list[_Law]]: ...
 def verify_rejection(
     tokens: Sequence[int],
-    q: Sequence[Law],
-    p: Callable[[int], Law],
+    q: Sequence[_Law],
+    p: Callable[[int], _Law],
     seed: int,
     sequence: int,
     position: int,
 ) -> tuple[int, int]: ...
-def list_devices() -> list[tuple[str, str]]:
-    """(name, description) of the ggml backend devices."""
+def list_devices() -> list[tuple[str, str, str]]:
+    """(name, description, kind) of the ggml devices; kind: "cpu", "gpu" or "accelerator"."""
 
 # Quantization by ggml and llama-quantize's choices.
 def quantize(data: NDArray[np.float32], type: str, n_threads: int = ...) -> NDArray[np.uint8]:
     """data: (rows, columns), columns a multiple of the type's block size.
 
-    Returns (rows, bytes per row). type: a ggml type name in lower case ("q4_K", "q8_0", "bf16", ...).
+    Returns (rows, bytes per row). type: a ggml type name ("q4_K", "q8_0", "bf16", ...).
     """
 
 def quantize_types(
@@ -248,7 +267,8 @@ def quantize_types(
     n_head_kv: int,
     head_dim: int,
 ) -> list[str | None]:
-    """What llama-quantize would do with each tensor (name, ggml-order shape) of an arch `dflash` file.
+    """What llama-quantize would do with each tensor (name, ggml-order shape) of a `dflash` file.
 
-    ftype: "Q4_K_M", ... Returns ggml type names; None: the tensor keeps its type.
+    ftype: "Q4_K_M", ... Give all tensors of the file, in any order.
+    Returns ggml type names; None: the tensor keeps its type.
     """

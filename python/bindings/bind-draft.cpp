@@ -1,0 +1,202 @@
+// The drafter: model file, interface, and the draft graph.
+#include <algorithm>
+
+#include "bindings.h"
+#include "ggml-backend.h"
+#include "ggml_dflash2/error.h"
+#include "ggml_dflash2/target.h"
+
+namespace dflash2 {
+
+float_array from_features(const features & f) {
+    const size_t n_taps = f.tap.size();
+    float_array  rows({size_t(f.n_rows), n_taps, size_t(f.n_embd)});
+    float *      out = rows.mutable_data();
+    for (int32_t i = 0; i < f.n_rows; ++i) {
+        for (const float * tap : f.tap) {
+            out = std::copy_n(tap + size_t(i) * f.n_embd, f.n_embd, out);
+        }
+    }
+    return rows;
+}
+
+namespace {
+
+void inject(drafter & d, const float_array & rows, int32_t position) {
+    if (rows.ndim() != 3) {
+        throw error(errc::argument,
+                    "features: expected 3 dimensions (n_rows, n_taps, n_embd), got " + std::to_string(rows.ndim()));
+    }
+    const size_t n_rows = rows.shape(0), n_taps = rows.shape(1), n_embd = rows.shape(2);
+
+    std::vector<float> by_tap(rows.size());  // [n_embd, n_rows, n_taps]
+    features           f;
+    for (size_t t = 0; t < n_taps; ++t) {
+        float * out = by_tap.data() + t * n_rows * n_embd;
+        f.tap.push_back(out);
+        for (size_t i = 0; i < n_rows; ++i) {
+            out = std::copy_n(rows.data() + (i * n_taps + t) * n_embd, n_embd, out);
+        }
+    }
+    f.n_embd   = int32_t(n_embd);
+    f.n_rows   = int32_t(n_rows);
+    f.position = position;
+    const py::gil_scoped_release release;
+    d.inject(f);
+}
+
+// A drafter written in Python.
+class python_drafter final : public drafter {
+  public:
+    void reset() override { PYBIND11_OVERRIDE_PURE(void, drafter, reset, ); }
+
+    void inject(const features & f) override {
+        const py::gil_scoped_acquire acquire;
+        method("inject")(from_features(f), f.position);
+    }
+
+    lattice draft(token_id anchor, int32_t position, int32_t n_draft) override {
+        PYBIND11_OVERRIDE_PURE(lattice, drafter, draft, anchor, position, n_draft);
+    }
+
+    int32_t max_draft() const override { PYBIND11_OVERRIDE_PURE(int32_t, drafter, max_draft, ); }
+
+    int32_t context_window() const override { PYBIND11_OVERRIDE_PURE(int32_t, drafter, context_window, ); }
+
+    const std::vector<int32_t> & target_layers() const override {
+        const py::gil_scoped_acquire acquire;
+        layers_ = method("target_layers")().cast<std::vector<int32_t>>();
+        return layers_;
+    }
+
+  private:
+    py::function method(const char * name) const {
+        py::function f = py::get_override(static_cast<const drafter *>(this), name);
+        if (!f) {
+            py::pybind11_fail(std::string("Drafter.") + name + " is not implemented by the subclass");
+        }
+        return f;
+    }
+
+    mutable std::vector<int32_t> layers_;
+};
+
+py::dict hparams_dict(const draft_hparams & h) {
+    py::dict d;
+    d["n_layer"]          = h.n_layer;
+    d["n_embd"]           = h.n_embd;
+    d["n_ff"]             = h.n_ff;
+    d["n_head"]           = h.n_head;
+    d["n_head_kv"]        = h.n_head_kv;
+    d["head_dim"]         = h.head_dim;
+    d["n_rot"]            = h.n_rot;
+    d["n_vocab"]          = h.n_vocab;
+    d["n_ctx_train"]      = h.n_ctx_train;
+    d["rms_eps"]          = h.rms_eps;
+    d["rope_freq_base"]   = h.rope_freq_base;
+    d["logit_scale"]      = h.logit_scale;
+    d["logit_softcap"]    = h.logit_softcap;
+    d["embedding_scale"]  = h.embedding_scale;
+    d["causal"]           = h.causal;
+    d["sliding_window"]   = h.sliding_window;
+    d["is_sliding"]       = std::vector<bool>(h.is_sliding.begin(), h.is_sliding.end());
+    d["block_size"]       = h.block_size;
+    d["conv_kernel_size"] = h.conv_kernel_size;
+    d["conv_group_size"]  = h.conv_group_size;
+    d["selector_rank"]    = h.selector_rank;
+    d["selector_top_k"]   = h.selector_top_k;
+    d["mask_token_id"]    = h.mask_token_id;
+    d["target_layers"]    = h.target_layers;
+    d["context_window"]   = h.context_window();
+    return d;
+}
+
+std::unique_ptr<graph_drafter> open_drafter(std::shared_ptr<const draft_model> model, const shared_tensors & shared,
+                                            const graph_drafter_params & params) {
+    const py::gil_scoped_release release;
+    return std::make_unique<graph_drafter>(std::move(model), shared, params);
+}
+
+const char * device_kind(ggml_backend_dev_t device) {
+    switch (ggml_backend_dev_type(device)) {
+        case GGML_BACKEND_DEVICE_TYPE_CPU:
+            return "cpu";
+        case GGML_BACKEND_DEVICE_TYPE_GPU:
+        case GGML_BACKEND_DEVICE_TYPE_IGPU:
+            return "gpu";
+        default:
+            return "accelerator";
+    }
+}
+
+py::list list_devices() {
+    if (ggml_backend_dev_count() == 0) {
+        ggml_backend_load_all();  // builds with backends as loadable modules
+    }
+    py::list devices;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        devices.append(py::make_tuple(to_text(ggml_backend_dev_name(device)),
+                                      to_text(ggml_backend_dev_description(device)), device_kind(device)));
+    }
+    return devices;
+}
+
+}  // namespace
+
+void bind_draft(py::module_ & m) {
+    py::class_<draft_model, std::shared_ptr<draft_model>>(m, "DraftModel",
+                                                          "Hyper-parameters and weights of a drafter GGUF.")
+        .def(py::init([](const std::string & path, const std::string & device) {
+                 const py::gil_scoped_release release;
+                 return std::make_shared<draft_model>(path, device);
+             }),
+             py::arg("path"), py::arg("device") = "")
+        .def_property_readonly("path", [](const draft_model & d) { return to_text(d.path()); })
+        .def_property_readonly("hparams", [](const draft_model & d) { return hparams_dict(d.hparams()); })
+        .def_property_readonly("pairing",
+                               [](const draft_model & d) {
+                                   py::dict p;
+                                   p["target_name"]    = to_text(d.pairing().target_name);
+                                   p["target_n_layer"] = d.pairing().target_n_layer;
+                                   p["vocab_hash"]     = d.pairing().vocab_hash;
+                                   return p;
+                               })
+        .def_property_readonly("has_head", &draft_model::has_head)
+        .def_property_readonly("has_embd", &draft_model::has_embd)
+        .def_property_readonly("size_bytes", &draft_model::size_bytes);
+
+    py::class_<drafter, python_drafter>(m, "Drafter", "Base class of drafters.")
+        .def(py::init<>())
+        .def("reset", &drafter::reset)
+        .def("inject", inject, py::arg("features"), py::arg("position"))
+        .def("draft", &drafter::draft, py::arg("anchor"), py::arg("position"), py::arg("n_draft"),
+             py::call_guard<py::gil_scoped_release>())
+        .def("max_draft", &drafter::max_draft)
+        .def("context_window", &drafter::context_window)
+        .def("target_layers", &drafter::target_layers);
+
+    py::class_<graph_drafter, drafter>(m, "GraphDrafter", "The draft graph on a ggml backend.")
+        .def(py::init([](std::shared_ptr<draft_model> model, const target & tgt, int32_t n_ctx, int32_t n_threads,
+                         bool kv_f32) {
+                 return open_drafter(std::move(model), tgt.shared(),
+                                     {n_ctx > 0 ? n_ctx : tgt.n_ctx(), n_threads, kv_f32});
+             }),
+             py::arg("model"), py::arg("target"), py::kw_only(), py::arg("n_ctx") = 0, py::arg("n_threads") = 1,
+             py::arg("kv_f32") = false, py::keep_alive<1, 3>())
+        .def(py::init([](std::shared_ptr<draft_model> model, int32_t n_ctx, int32_t n_threads, bool kv_f32) {
+                 return open_drafter(std::move(model), {}, {n_ctx, n_threads, kv_f32});
+             }),
+             py::arg("model"), py::kw_only(), py::arg("n_ctx") = 4096, py::arg("n_threads") = 1,
+             py::arg("kv_f32") = false)
+        .def("last_hidden",
+             [](const graph_drafter & d) {
+                 const std::vector<float> hidden = d.last_hidden();
+                 return float_array(hidden.size(), hidden.data());
+             })
+        .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes);
+
+    m.def("list_devices", list_devices, "(name, description, kind) of the ggml backend devices.");
+}
+
+}  // namespace dflash2
