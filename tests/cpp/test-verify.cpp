@@ -103,6 +103,12 @@ TEST(a_draft_token_with_p_0_is_never_accepted) {
     }
 }
 
+TEST(a_draft_token_with_p_0_is_not_accepted_even_with_q_0) {
+    target_laws   laws = {{{{0, 1.0f}}}};
+    const verdict v    = verify_rejection({{3}, {{{4, 1.0f}}}}, laws.asker(), random_source(1), 0);
+    CHECK(v.n_accept == 0 && v.next == 0);
+}
+
 TEST(a_draft_token_with_p_at_least_q_is_always_accepted) {
     const law        q    = {{3, 0.25f}, {4, 0.75f}};
     const draft_path path = {{3}, {q}};
@@ -111,6 +117,22 @@ TEST(a_draft_token_with_p_at_least_q_is_always_accepted) {
             target_laws laws = {{{{3, p3}, {4, 1.0f - p3}}, {{6, 1.0f}}}};
             CHECK(verify_rejection(path, laws.asker(), random_source(1, t), t).n_accept == 1);
         }
+    }
+}
+
+TEST(a_bonus_token_is_the_plain_draw_of_its_position) {
+    law any(1000);
+    for (int32_t i = 0; i < 1000; ++i) {
+        any[i] = {i, 0.001f};
+    }
+    const random_source random(4, 2);
+    for (int32_t n = 0; n <= 3; ++n) {
+        const draft_path path = {std::vector<token_id>(n, 5), std::vector<law>(n, law{{5, 1.0f}})};
+        target_laws      laws = {std::vector<law>(n, law{{5, 1.0f}})};
+        laws.laws.push_back(any);
+        const verdict v = verify_rejection(path, laws.asker(), random, 20);
+        CHECK(v.n_accept == n && laws.n_asked == n + 1);
+        CHECK(v.next == draw(any, random.uniform(random_stream::residual, 21 + n)));
     }
 }
 
