@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         help="file type (default: %(default)s)",
     )
     parser.add_argument("--outfile", help="file or folder (default: dflash-TARGET-TYPE.gguf here)")
+    parser.add_argument("--head-rows", type=int, metavar="N", help="keep the N likeliest head rows")
+    parser.add_argument("--head-counts", metavar="FILE", help="token counts (.npy or text)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--threads", type=int, help="quantizer threads (default: all cores)")
@@ -71,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("error: interrupted; nothing was written", file=sys.stderr)
         return 130
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if as_json:
         print(to_json(result))
     else:

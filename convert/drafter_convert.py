@@ -13,8 +13,10 @@ from pathlib import Path
 from convert_error import ConvertError
 from gguf_emit import PlannedTensor, check_outfile, file_bytes, sync, temporary_file, write_gguf
 from gguf_metadata import build_metadata
-from hf_config import DrafterConfig, load_json, parse_config
-from hf_weights import find_shards, read_checkpoint
+from head_tensors import MASK_EMBEDDING_NAME, complete_head
+from hf_config import LAYOUTS, DrafterConfig, parse_config
+from hf_weights import read_checkpoint
+from json_values import load_json
 from target_info import Target, check_pair, read_target
 from tensor_map import map_tensors
 from tensor_types import FILE_TYPES, choose_types
@@ -54,6 +56,7 @@ class ConversionResult:
     n_bytes: int
     n_params: int
     source_bytes: int
+    warnings: tuple[str, ...]
     tensors: tuple[TensorReport, ...]
     seconds: float
 
@@ -92,9 +95,20 @@ def _reports(
     return tuple(reports)
 
 
+def _drafter_folder(path: Path) -> Path:
+    """The folder of the drafter: path, or its dflash/ where a target's repository carries one."""
+    if not path.is_dir():
+        raise ConvertError(f"{path}: expected a drafter folder with config.json, found none")
+    names = load_json(path / "config.json").get("architectures")
+    inner = path / "dflash"
+    if (inner / "config.json").is_file() and not (
+        isinstance(names, list) and LAYOUTS.keys() & names
+    ):
+        return inner
+    return path
+
+
 def _read_inputs(drafter: Path, target: Path) -> tuple[DrafterConfig, Target]:
-    if not drafter.is_dir():
-        raise ConvertError(f"{drafter}: expected a drafter folder with config.json, found none")
     where = str(drafter / "config.json")
     config = parse_config(load_json(drafter / "config.json"), where)
     info = read_target(target)
@@ -111,6 +125,8 @@ def convert(
     dry_run: bool = False,
     force: bool = False,
     threads: int | None = None,
+    head_rows: int | None = None,
+    head_counts: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
 ) -> ConversionResult:
     """Converts a drafter checkpoint to a GGUF file that llama.cpp and dflash2 load.
@@ -123,6 +139,8 @@ def convert(
         dry_run: only plan.
         force: overwrite outfile.
         threads: of the quantizer; all cores when None.
+        head_rows: write a reduced head with this many rows.
+        head_counts: how often each token occurs, for head_rows: .npy or one integer a line.
         on_progress: called as on_progress(step, bytes just done, bytes of the step).
 
     Raises:
@@ -132,10 +150,17 @@ def convert(
     begin = time.monotonic()
     if outtype not in FILE_TYPES:
         raise ConvertError(f"outtype: expected one of {', '.join(FILE_TYPES)}, got {outtype!r}")
-    drafter, target = Path(drafter), Path(target)
+    drafter, target = _drafter_folder(Path(drafter)), Path(target)
     config, info = _read_inputs(drafter, target)
-    checkpoint = read_checkpoint(find_shards(drafter))
-    tensors = map_tensors(checkpoint, config, str(drafter))
+    checkpoint = read_checkpoint(drafter)
+    tensors = complete_head(
+        map_tensors(checkpoint, config, str(drafter)),
+        config,
+        info,
+        mask_embedding=drafter / MASK_EMBEDDING_NAME,
+        head_rows=head_rows,
+        head_counts=Path(head_counts) if head_counts is not None else None,
+    )
     types = choose_types(tensors, outtype, config)
     plan = [PlannedTensor(t, name) for t, name in zip(tensors, types, strict=True)]
     n_params = sum(math.prod(t.shape) for t in tensors)
@@ -176,6 +201,7 @@ def convert(
         n_bytes=file_bytes(values, plan),
         n_params=n_params,
         source_bytes=sum(path.stat().st_size for path in {t.path for t in checkpoint.values()}),
+        warnings=config.warnings,
         tensors=_reports(plan, errors),
         seconds=time.monotonic() - begin,
     )

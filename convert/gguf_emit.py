@@ -13,6 +13,7 @@ from typing import BinaryIO
 from convert_error import ConvertError
 from gguf_raw import ALIGNMENT, MAGIC, VERSION, Value
 from tensor_map import MappedTensor
+from tensor_source import n_cols, n_rows
 from tensor_types import encode, tensor_bytes, type_id
 
 CHUNK_VALUES = 4 << 20  # values of a tensor held at once
@@ -33,10 +34,10 @@ class PlannedTensor:
 
     def row_chunks(self) -> Iterator[tuple[int, int]]:
         """(start, stop) rows that fit into CHUNK_VALUES."""
-        source = self.tensor.source
-        step = max(1, CHUNK_VALUES // max(1, source.n_cols))
-        for start in range(0, source.n_rows, step):
-            yield start, min(start + step, source.n_rows)
+        shape = self.tensor.shape
+        step, stop = max(1, CHUNK_VALUES // n_cols(shape)), n_rows(shape)
+        for start in range(0, stop, step):
+            yield start, min(start + step, stop)
 
 
 def _padded(size: int) -> int:
@@ -80,7 +81,7 @@ def write_gguf(
     f.write(_header(values, tensors))
     for planned in tensors:
         source = planned.tensor.source
-        where = f"{source.path}: {source.name}"
+        where = source.where
         written = 0
         for start, stop in planned.row_chunks():
             data = encode(source.read(start, stop), source.dtype, planned.type, where, n_threads)

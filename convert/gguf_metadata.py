@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from importlib import metadata
 
 import gguf
 import gguf_schema as schema
 from gguf_raw import Value, bool_array, boolean, f32, i32_array, string, u32, u64
-from hf_config import DrafterConfig
+from hf_config import DrafterConfig, RopeScaling
 from target_info import Target
 from tensor_types import FILE_TYPES
 
@@ -31,6 +32,42 @@ def _general(source_name: str, outtype: str, n_params: int) -> dict[str, Value]:
     }
 
 
+def _optional_floats(*pairs: tuple[str, float | None]) -> dict[str, Value]:
+    return {key: f32(value) for key, value in pairs if value is not None}
+
+
+def _rope_scaling(s: RopeScaling) -> dict[str, Value]:
+    values = {
+        schema.KEY_ROPE_SCALING_TYPE: string(s.kind),
+        schema.KEY_ROPE_SCALING_FACTOR: f32(s.factor),
+    }
+    if s.n_ctx_original is not None:
+        values[schema.KEY_ROPE_SCALING_CONTEXT] = u32(s.n_ctx_original)
+    return values | _optional_floats(
+        (schema.KEY_ROPE_SCALING_EXT, s.ext_factor),
+        (schema.KEY_ROPE_SCALING_ATTN, s.attn_factor),
+        (schema.KEY_ROPE_SCALING_BETA_FAST, s.beta_fast),
+        (schema.KEY_ROPE_SCALING_BETA_SLOW, s.beta_slow),
+    )
+
+
+def _rope(c: DrafterConfig, target: Target) -> dict[str, Value]:
+    values = {schema.KEY_ROPE_FREQ_BASE: f32(c.rope_theta)}
+    if c.n_rot != c.head_dim:
+        values[schema.KEY_ROPE_DIMENSION_COUNT] = u32(c.n_rot)
+    if target.uses_mrope:
+        # the draft ropes on the temporal axis only
+        values[schema.KEY_ROPE_SECTIONS] = i32_array((c.n_rot // 2, 0, 0, 0))
+    return values | (_rope_scaling(c.rope_scaling) if c.rope_scaling else {})
+
+
+def embedding_scale(c: DrafterConfig, target: Target) -> float | None:
+    """Gemma scales its embedding rows by sqrt(hidden size), and the drafter reads them raw."""
+    if c.embedding_scale is None and target.architecture.startswith("gemma"):
+        return math.sqrt(c.n_embd)
+    return c.embedding_scale
+
+
 def _hyper_parameters(c: DrafterConfig, target: Target) -> dict[str, Value]:
     values = {
         schema.KEY_BLOCK_COUNT: u32(c.n_layer),
@@ -42,13 +79,10 @@ def _hyper_parameters(c: DrafterConfig, target: Target) -> dict[str, Value]:
         schema.KEY_KEY_LENGTH: u32(c.head_dim),
         schema.KEY_VALUE_LENGTH: u32(c.head_dim),
         schema.KEY_RMS_EPS: f32(c.rms_eps),
-        schema.KEY_ROPE_FREQ_BASE: f32(c.rope_theta),
+        **_rope(c, target),
         schema.KEY_BLOCK_SIZE: u32(c.block_size),
         schema.KEY_TARGET_LAYERS: i32_array(tuple(i + 1 for i in c.target_layer_ids)),
     }
-    if target.uses_mrope:
-        # the draft ropes on the temporal axis only
-        values[schema.KEY_ROPE_SECTIONS] = i32_array((c.head_dim // 2, 0, 0, 0))
     if c.causal is not None:
         values[schema.KEY_CAUSAL] = boolean(c.causal)
     if c.sliding_window is not None:
@@ -59,14 +93,12 @@ def _hyper_parameters(c: DrafterConfig, target: Target) -> dict[str, Value]:
         values[schema.KEY_CONV_GROUP_SIZE] = u32(c.selector.group_size)
         values[schema.KEY_SELECTOR_RANK] = u32(c.selector.rank)
         values[schema.KEY_SELECTOR_TOP_K] = u32(c.selector.top_k)
-    for key, value in (
+    return values | _optional_floats(
+        (schema.KEY_VALUE_SCALE, c.value_scale),
         (schema.KEY_LOGIT_SCALE, c.logit_scale),
         (schema.KEY_LOGIT_SOFTCAP, c.logit_softcap),
-        (schema.KEY_EMBEDDING_SCALE, c.embedding_scale),
-    ):
-        if value is not None:
-            values[key] = f32(value)
-    return values
+        (schema.KEY_EMBEDDING_SCALE, embedding_scale(c, target)),
+    )
 
 
 def build_metadata(

@@ -29,7 +29,16 @@ KEY_RMS_EPS: Final = "dflash.attention.layer_norm_rms_epsilon"
 KEY_CAUSAL: Final = "dflash.attention.causal"
 KEY_SLIDING_WINDOW: Final = "dflash.attention.sliding_window"
 KEY_SLIDING_PATTERN: Final = "dflash.attention.sliding_window_pattern"
+KEY_VALUE_SCALE: Final = "dflash.attention.value_scale"
 KEY_ROPE_FREQ_BASE: Final = "dflash.rope.freq_base"
+KEY_ROPE_DIMENSION_COUNT: Final = "dflash.rope.dimension_count"
+KEY_ROPE_SCALING_TYPE: Final = "dflash.rope.scaling.type"
+KEY_ROPE_SCALING_FACTOR: Final = "dflash.rope.scaling.factor"
+KEY_ROPE_SCALING_CONTEXT: Final = "dflash.rope.scaling.original_context_length"
+KEY_ROPE_SCALING_EXT: Final = "dflash.rope.scaling.yarn_ext_factor"
+KEY_ROPE_SCALING_ATTN: Final = "dflash.rope.scaling.yarn_attn_factor"
+KEY_ROPE_SCALING_BETA_FAST: Final = "dflash.rope.scaling.yarn_beta_fast"
+KEY_ROPE_SCALING_BETA_SLOW: Final = "dflash.rope.scaling.yarn_beta_slow"
 KEY_ROPE_SECTIONS: Final = "dflash.rope.dimension_sections"
 KEY_BLOCK_SIZE: Final = "dflash.block_size"
 KEY_CONV_KERNEL_SIZE: Final = "dflash.conv_kernel_size"
@@ -61,12 +70,12 @@ class TensorSpec:
     """A tensor that a `dflash` file may hold.
 
     name: "{i}" stands for the layer. shape: torch order (out, in).
-    required: whether a file for this config must hold it.
+    needed: True when a file for this config must hold it, False when it must not, None when it may.
     """
 
     name: str
     shape: Callable[[DrafterConfig], Shape]
-    required: Callable[[DrafterConfig], bool] = lambda c: True
+    needed: Callable[[DrafterConfig], bool | None] = lambda c: True
 
 
 def _has_selector(c: DrafterConfig) -> bool:
@@ -86,6 +95,14 @@ def _conv_proj(c: DrafterConfig) -> Shape:
     return (2 * s.kernel_size * (c.n_embd // s.group_size), c.n_embd) if s else ()
 
 
+def _maybe(c: DrafterConfig) -> None:
+    return None
+
+
+def _reduced(c: DrafterConfig) -> bool:
+    return c.n_vocab_draft < c.n_vocab
+
+
 def _embd(c: DrafterConfig) -> Shape:
     return (c.n_embd,)
 
@@ -94,9 +111,18 @@ def _head(c: DrafterConfig) -> Shape:
     return (c.head_dim,)
 
 
+TOKEN_EMBD: Final = "token_embd.weight"
+OUTPUT: Final = "output.weight"
+D2T: Final = "d2t"
+
 TENSORS: Final[tuple[TensorSpec, ...]] = (
+    TensorSpec(D2T, lambda c: (c.n_vocab_draft,), _reduced),
     TensorSpec("enc.output_norm.weight", _embd),
     TensorSpec("fc.weight", lambda c: (c.n_embd, c.n_taps * c.n_embd)),
+    # a file without an own embedding or head shares the target's
+    TensorSpec(
+        OUTPUT, lambda c: (c.n_vocab_draft, c.n_embd), lambda c: True if _reduced(c) else None
+    ),
     TensorSpec("output_norm.weight", _embd),
     TensorSpec(
         "selector_hidden.weight",
@@ -105,6 +131,7 @@ TENSORS: Final[tuple[TensorSpec, ...]] = (
     ),
     TensorSpec("selector_predecessor.weight", _codebook, _has_selector),
     TensorSpec("selector_successor.weight", _codebook, _has_selector),
+    TensorSpec(TOKEN_EMBD, lambda c: (c.n_vocab, c.n_embd), _maybe),
     TensorSpec("blk.{i}.attn_conv_base", _conv_base, _has_selector),
     TensorSpec("blk.{i}.attn_conv_proj.weight", _conv_proj, _has_selector),
     TensorSpec("blk.{i}.attn_k.weight", lambda c: (c.n_head_kv * c.head_dim, c.n_embd)),
@@ -113,6 +140,9 @@ TENSORS: Final[tuple[TensorSpec, ...]] = (
     TensorSpec("blk.{i}.attn_output.weight", lambda c: (c.n_embd, c.n_head * c.head_dim)),
     TensorSpec("blk.{i}.attn_q.weight", lambda c: (c.n_head * c.head_dim, c.n_embd)),
     TensorSpec("blk.{i}.attn_q_norm.weight", _head),
+    TensorSpec(
+        "blk.{i}.attn_sinks.weight", lambda c: (c.n_head,), lambda c: c.attention_sinks or None
+    ),
     TensorSpec("blk.{i}.attn_v.weight", lambda c: (c.n_head_kv * c.head_dim, c.n_embd)),
     TensorSpec("blk.{i}.ffn_conv_base", _conv_base, _has_selector),
     TensorSpec("blk.{i}.ffn_conv_proj.weight", _conv_proj, _has_selector),

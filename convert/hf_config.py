@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from convert_error import ConvertError
+from json_values import Values
 
-MAX_CONFIG_BYTES = 16 << 20
+DFLASH: Final = "dflash"
+DFLASH2: Final = "dflash2"
 
-# architectures (or speculators_model_type) -> family. Adding a layout is adding a row.
-DFLASH = "dflash"
-DFLASH2 = "dflash2"
-ARCHITECTURES: Mapping[str, str] = {
-    "DFlashDraftModel": DFLASH,
-    "DFlash2DraftModel": DFLASH2,
+
+@dataclass(frozen=True)
+class Layout:
+    """One kind of published checkpoint.
+
+    causal, sliding: what an absent is_causal or use_sliding_window means; None: it must be given.
+    refused: why no engine of this family can run it.
+    """
+
+    family: str
+    causal: bool | None = None
+    sliding: bool | None = None
+    refused: str = ""
+
+
+_DSPARK: Final = Layout(
+    DFLASH,
+    refused="a DSpark drafter (Markov head); convert it with llama.cpp's convert_hf_to_gguf.py",
+)
+
+# architectures in config.json -> layout. A new layout is a new row.
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "DFlash2DraftModel": Layout(DFLASH2),
+    "DFlashDraftModel": Layout(DFLASH),
+    "Qwen3DFlash2DraftModel": Layout(DFLASH2, causal=False),  # NeMo Automodel
+    "Qwen3DFlashDraftModel": Layout(DFLASH, causal=False),
+    "MuseGlimmerAssistantModel": Layout(DFLASH, sliding=True),
+    "DFlashLagunaForCausalLM": Layout(
+        DFLASH,
+        refused="a Laguna drafter (attention gates, one norm per tap); no engine here runs it",
+    ),
+    "Qwen3DSparkModel": _DSPARK,
+    "DSparkDraftModel": _DSPARK,
+    "DSparkSpeculator": _DSPARK,
+    "Lfm2DSparkDraftModel": _DSPARK,
+    "LingDSparkModel": _DSPARK,
+    "Gemma4DSparkModel": _DSPARK,
+}
+
+# keys that only drafters with other backbones have -> what those are
+_REFUSED_KEYS: Final[Mapping[str, str]] = {
+    "kv_lora_rank": "a drafter with MLA attention; no engine here runs it",
+    "q_lora_rank": "a drafter with MLA attention; no engine here runs it",
+    "hc_mult": "a drafter with hyper-connections; no engine here runs it",
+    "markov_rank": _DSPARK.refused,
+    "projector_type": "a drafter with a correction head; no engine here runs it",
 }
 
 
@@ -30,6 +69,20 @@ class Selector:
     group_size: int
     rank: int
     top_k: int
+    n_rows: int  # of the codebooks; tokens above have none
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Context extension of the rotary embedding."""
+
+    kind: str  # "linear" or "yarn"
+    factor: float
+    n_ctx_original: int | None
+    ext_factor: float | None
+    attn_factor: float | None
+    beta_fast: float | None
+    beta_slow: float | None
 
 
 @dataclass(frozen=True)
@@ -45,124 +98,87 @@ class DrafterConfig:
     n_head_kv: int
     head_dim: int
     n_vocab: int
+    n_vocab_draft: int  # rows of an own head; below n_vocab with d2t
     n_ctx_train: int
     rms_eps: float
     rope_theta: float
+    rope_scaling: RopeScaling | None
+    rope_interleaved: bool
+    n_rot: int  # rotated values of a head
     block_size: int
     mask_token_id: int
     target_layer_ids: tuple[int, ...]  # 0-based layers whose *output* is tapped
-    n_target_layers: int | None
-    causal: bool | None
+    causal: bool | None  # None: the engine's default
     sliding_window: int | None
     sliding_layers: tuple[bool, ...]  # per layer; empty without a window
     selector: Selector | None
+    attention_sinks: bool
+    value_scale: float | None
     logit_scale: float | None
     logit_softcap: float | None
     embedding_scale: float | None
+    tied_embeddings: bool
+    warnings: tuple[str, ...]
 
     @property
     def n_taps(self) -> int:
         return len(self.target_layer_ids)
 
 
-class _Scopes:
-    """Looks keys up in nested dictionaries, innermost first, and checks what it finds."""
-
-    def __init__(self, where: str, scopes: Sequence[Mapping[str, Any]]) -> None:
-        self._where = where
-        self._scopes = scopes
-
-    def error(self, key: str, expected: str, got: object, hint: str = "") -> ConvertError:
-        found = "nothing" if got is None else repr(got)
-        return ConvertError(f"{self._where}: {key}: expected {expected}, got {found}{hint}")
-
-    def find(self, *keys: str) -> Any:
-        for key in keys:
-            for scope in self._scopes:
-                if scope.get(key) is not None:
-                    return scope[key]
-        return None
-
-    def integer(self, *keys: str, low: int = 1, high: int = 2**31 - 1) -> int:
-        value = self.find(*keys)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.error(keys[0], f"an integer from {low} to {high}", value)
-        return value
-
-    def maybe_int(self, *keys: str, low: int = 1) -> int | None:
-        return None if self.find(*keys) is None else self.integer(*keys, low=low)
-
-    def number(self, *keys: str) -> float:
-        value = self.find(*keys)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise self.error(keys[0], "a finite number", value)
-        return float(value)
-
-    def positive(self, *keys: str) -> float:
-        value = self.number(*keys)
-        if value <= 0:
-            raise self.error(keys[0], "a number above 0", value)
-        return value
-
-    def maybe_float(self, *keys: str) -> float | None:
-        return None if self.find(*keys) is None else self.number(*keys)
-
-    def maybe_bool(self, *keys: str) -> bool | None:
-        value = self.find(*keys)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(keys[0], "true or false", value)
-        return value
-
-    def ints(self, *keys: str) -> tuple[int, ...]:
-        value = self.find(*keys)
-        if (
-            not isinstance(value, list)
-            or not 0 < len(value) <= 1024
-            or any(isinstance(v, bool) or not isinstance(v, int) for v in value)
-        ):
-            raise self.error(keys[0], "a list of integers", value)
-        return tuple(value)
+def find_layout(raw: Mapping[str, Any], where: str) -> tuple[str, Layout]:
+    """(architecture, layout) of a config.json. Raises ConvertError for unknown and refused ones."""
+    top = Values(where, (raw,))
+    names = raw.get("architectures")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise top.error("architectures", "a list of names", names)
+    name = next((n for n in names if n in LAYOUTS), None)
+    if name is None:
+        known = ", ".join(n for n, layout in LAYOUTS.items() if not layout.refused)
+        raise top.error("architectures", f"one of {known}", names)
+    layout = LAYOUTS[name]
+    if raw.get("speculators_model_type") == "dspark":
+        layout = _DSPARK
+    if layout.refused:
+        raise ConvertError(f"{where}: {name}: {layout.refused}")
+    return name, layout
 
 
-def load_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises ConvertError that names the file."""
-    if not path.is_file():
-        raise ConvertError(f"{path}: expected a file, found none")
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ConvertError(f"{path}: expected at most {MAX_CONFIG_BYTES} bytes of JSON")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as e:
-        raise ConvertError(f"{path}: expected JSON, {e}") from e
-    if not isinstance(value, dict):
-        raise ConvertError(f"{path}: expected a JSON object, got {type(value).__name__}")
-    return value
+def _rope(cfg: Values, where: str) -> tuple[float, RopeScaling | None, Values]:
+    """(theta, scaling, look-up that also sees the rope object)."""
+    rope = cfg.mapping("rope_parameters", "rope_scaling")
+    per_kind = [rope[k] for k in ("full_attention", "sliding_attention") if k in rope]
+    if any(kind != per_kind[0] for kind in per_kind):
+        raise cfg.error("rope_parameters", "one rope for all layers", rope)
+    if per_kind:
+        rope = Values(where, (rope,)).mapping("full_attention", "sliding_attention")
+    values = Values(where, (rope, *cfg.scopes))
+    theta = values.positive("rope_theta")
+    kind = Values(where, (rope,)).find("rope_type", "type") or "default"
+    if kind == "default":
+        return theta, None, values
+    if kind not in ("linear", "yarn"):
+        raise cfg.error("rope_type", "'default', 'linear' or 'yarn'", kind)
+    scaling = RopeScaling(
+        kind=kind,
+        factor=values.positive("factor"),
+        n_ctx_original=values.integer("original_max_position_embeddings")
+        if kind == "yarn"
+        else None,
+        ext_factor=values.maybe_number("extrapolation_factor"),
+        attn_factor=values.maybe_number("attention_factor", "attn_factor"),
+        beta_fast=values.maybe_number("beta_fast"),
+        beta_slow=values.maybe_number("beta_slow"),
+    )
+    return theta, scaling, values
 
 
-def _mapping(cfg: _Scopes, raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = raw.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise cfg.error(key, "an object", value)
-    return value
-
-
-def _rope_theta(cfg: _Scopes, raw: Mapping[str, Any], where: str) -> float:
-    rope = _mapping(cfg, raw, "rope_parameters") or _mapping(cfg, raw, "rope_scaling")
-    scopes = _Scopes(where, (rope, raw))
-    rope_type = scopes.find("rope_type", "type") or "default"
-    if rope_type != "default":
-        raise cfg.error("rope_type", "'default'", rope_type, "; this scaling is not supported")
-    return scopes.positive("rope_theta")
-
-
-def _sliding(cfg: _Scopes, n_layer: int) -> tuple[int | None, tuple[bool, ...]]:
+def _sliding(cfg: Values, n_layer: int, layout: Layout) -> tuple[int | None, tuple[bool, ...]]:
     """(window, which layers slide)."""
+    if cfg.flag("use_swa"):
+        return cfg.integer("swa_window_size", "sliding_window"), (True,) * n_layer
     layer_types = cfg.find("layer_types")
     if layer_types is None:
-        if cfg.maybe_bool("use_sliding_window"):
+        if cfg.flag("use_sliding_window"):
             raise cfg.error("layer_types", f"a list of {n_layer} layer types", None)
         return None, ()
     if not isinstance(layer_types, list) or len(layer_types) != n_layer:
@@ -172,29 +188,47 @@ def _sliding(cfg: _Scopes, n_layer: int) -> tuple[int | None, tuple[bool, ...]]:
             raise cfg.error("layer_types", "'sliding_attention' or 'full_attention'", kind)
     if "sliding_attention" not in layer_types:
         return None, ()
-    use = cfg.maybe_bool("use_sliding_window")
+    use = cfg.flag("use_sliding_window")
+    use = layout.sliding if use is None else use
     if use is None:
         raise cfg.error("use_sliding_window", "true or false beside sliding layer_types", None)
     if not use:
         return None, ()
-    return cfg.integer("sliding_window"), tuple(k == "sliding_attention" for k in layer_types)
+    return cfg.integer("sliding_window"), tuple(kind == "sliding_attention" for kind in layer_types)
 
 
-def _causal(cfg: _Scopes, family: str, sliding: bool) -> bool | None:
-    causal = cfg.maybe_bool("is_causal", "causal")
-    if causal is None and family == DFLASH2:
-        if sliding:
-            raise cfg.error("is_causal", "true or false", None, "; it changes what a block sees")
-        return False
-    return causal
+def _causal(
+    cfg: Values, layout: Layout, sliding_layers: tuple[bool, ...]
+) -> tuple[bool | None, list[str]]:
+    """(attention inside a block, warnings)."""
+    causal = cfg.flag("is_causal", "causal")
+    non_causal = cfg.flag("sliding_window_non_causal")  # speculators: of the sliding layers
+    if causal is None and non_causal is not None:
+        causal = not non_causal and any(sliding_layers)
+        if causal and not all(sliding_layers):
+            raise cfg.error(
+                "sliding_window_non_causal", "true beside full-attention layers", False,
+                "; one file has one kind of block attention",
+            )  # fmt: skip
+    if causal is None:
+        causal = layout.causal
+    if causal is not None or not any(sliding_layers):
+        return causal if causal is not None or layout.family == DFLASH else False, []
+    if layout.family == DFLASH2:
+        raise cfg.error("is_causal", "true or false", None, "; it changes what a block sees")
+    return None, [
+        "is_causal is not given: blocks are attended in both directions, as llama.cpp does"
+    ]
 
 
-def _selector(cfg: _Scopes, n_embd: int) -> Selector:
+def _selector(cfg: Values, n_embd: int, n_vocab: int) -> Selector:
+    n_rows = cfg.maybe_integer("selector_vocab_size", high=n_vocab)
     sel = Selector(
         kernel_size=cfg.integer("conv_kernel_size", high=64),
         group_size=cfg.integer("conv_group_size"),
         rank=cfg.integer("selector_rank"),
         top_k=cfg.integer("selector_top_k", high=1024),
+        n_rows=n_rows or n_vocab,
     )
     if n_embd % sel.group_size != 0:
         raise cfg.error("conv_group_size", f"a divisor of hidden_size {n_embd}", sel.group_size)
@@ -204,47 +238,74 @@ def _selector(cfg: _Scopes, n_embd: int) -> Selector:
     return sel
 
 
+def _target_layer_ids(cfg: Values) -> tuple[int, ...]:
+    n_target_layers = cfg.maybe_integer("num_target_layers") or 2**20
+    key = "target_layer_ids"
+    if cfg.find(key) is None and cfg.find("aux_hidden_state_layer_ids") is not None:
+        # speculators names the layer whose input is tapped
+        key = "aux_hidden_state_layer_ids"
+        taps = tuple(i - 1 for i in cfg.integers(key))
+    else:
+        taps = cfg.integers(key)
+    for tap in taps:
+        if not 0 <= tap < n_target_layers:
+            raise cfg.error(key, f"layers of a {n_target_layers}-layer target", tap)
+    return taps
+
+
+def _check_backbone(cfg: Values, n_head: int, n_head_kv: int, head_dim: int, n_embd: int) -> None:
+    """Refuses what the dflash graph cannot express."""
+    for key, why in _REFUSED_KEYS.items():
+        if cfg.find(key):
+            raise cfg.error(key, "nothing", cfg.find(key), f": {why}")
+    if n_head % n_head_kv != 0:
+        raise cfg.error("num_key_value_heads", f"a divisor of {n_head} heads", n_head_kv)
+    if head_dim % 2 != 0:
+        raise cfg.error("head_dim", "an even number", head_dim)
+    for key, expected in (("v_head_dim", head_dim), ("target_hidden_size", n_embd)):
+        if cfg.find(key) not in (None, expected):
+            raise cfg.error(key, str(expected), cfg.find(key))
+    for key in ("attention_bias", "mlp_bias", "sample_from_anchor", "fc_layernorm"):
+        if cfg.flag(key):
+            raise cfg.error(key, "false", True, "; the dflash graph has no such thing")
+    if (act := cfg.find("hidden_act", "hidden_activation")) not in (None, "silu"):
+        raise cfg.error("hidden_act", "'silu'", act)
+
+
 def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> DrafterConfig:
     """Normalises a drafter's config.json.
 
     raw: the JSON object. where: how errors name it.
     Raises ConvertError that names the key when a load-bearing value is missing or impossible.
     """
-    top = _Scopes(where, (raw,))
-    architectures = raw.get("architectures")
-    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
-        raise top.error("architectures", "a list of names", architectures)
-    architecture = next((a for a in architectures if a in ARCHITECTURES), None)
-    if architecture is None:
-        raise top.error("architectures", "one of " + ", ".join(ARCHITECTURES), architectures)
-    family = ARCHITECTURES[architecture]
-
-    cfg = _Scopes(where, (_mapping(top, raw, "dflash_config"), raw))
+    architecture, layout = find_layout(raw, where)
+    top = Values(where, (raw,))
+    cfg = Values(
+        where,
+        (
+            top.mapping("dflash_config"),
+            top.mapping("dflash2_config"),
+            top.mapping("transformer_layer_config"),
+            raw,
+        ),
+    )
     n_embd = cfg.integer("hidden_size")
     n_layer = cfg.integer("num_hidden_layers", high=512)
     n_vocab = cfg.integer("vocab_size")
     n_head = cfg.integer("num_attention_heads")
     n_head_kv = cfg.integer("num_key_value_heads")
     head_dim = cfg.integer("head_dim")
-    if n_head % n_head_kv != 0:
-        raise cfg.error("num_key_value_heads", f"a divisor of {n_head} heads", n_head_kv)
-    if head_dim % 2 != 0:
-        raise cfg.error("head_dim", "an even number", head_dim)
-    if cfg.maybe_bool("attention_bias"):
-        raise cfg.error("attention_bias", "false", True, "; the dflash graph has no biases")
-    if (act := cfg.find("hidden_act")) not in (None, "silu"):
-        raise cfg.error("hidden_act", "'silu'", act)
-
-    taps = cfg.ints("target_layer_ids")
-    n_target_layers = cfg.maybe_int("num_target_layers")
-    for tap in taps:
-        if tap < 0 or (n_target_layers is not None and tap >= n_target_layers):
-            raise cfg.error("target_layer_ids", f"layers of a {n_target_layers}-layer target", tap)
-    window, sliding_layers = _sliding(cfg, n_layer)
-    softcap = cfg.maybe_float("final_logit_softcapping")
+    _check_backbone(cfg, n_head, n_head_kv, head_dim, n_embd)
+    theta, scaling, rope = _rope(cfg, where)
+    n_rot = int(head_dim * (rope.maybe_positive("partial_rotary_factor") or 1.0))
+    if not 0 < n_rot <= head_dim or n_rot % 2 != 0:
+        raise cfg.error("partial_rotary_factor", f"an even part of {head_dim} values", n_rot)
+    window, sliding_layers = _sliding(cfg, n_layer, layout)
+    causal, warnings = _causal(cfg, layout, sliding_layers)
+    softcap = cfg.maybe_number("final_logit_softcapping")
     return DrafterConfig(
         architecture=architecture,
-        family=family,
+        family=layout.family,
         n_layer=n_layer,
         n_embd=n_embd,
         n_ff=cfg.integer("intermediate_size"),
@@ -252,18 +313,25 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> DrafterC
         n_head_kv=n_head_kv,
         head_dim=head_dim,
         n_vocab=n_vocab,
+        n_vocab_draft=cfg.maybe_integer("draft_vocab_size", high=n_vocab) or n_vocab,
         n_ctx_train=cfg.integer("max_position_embeddings"),
         rms_eps=cfg.positive("rms_norm_eps"),
-        rope_theta=_rope_theta(cfg, raw, where),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        rope_interleaved=cfg.flag("rope_is_neox_style") is False,
+        n_rot=n_rot,
         block_size=cfg.integer("block_size", low=2, high=1024),
         mask_token_id=cfg.integer("mask_token_id", low=0, high=n_vocab - 1),
-        target_layer_ids=taps,
-        n_target_layers=n_target_layers,
-        causal=_causal(cfg, family, any(sliding_layers)),
+        target_layer_ids=_target_layer_ids(cfg),
+        causal=causal,
         sliding_window=window,
         sliding_layers=sliding_layers,
-        selector=_selector(cfg, n_embd) if family == DFLASH2 else None,
-        logit_scale=cfg.maybe_float("output_multiplier"),
+        selector=_selector(cfg, n_embd, n_vocab) if layout.family == DFLASH2 else None,
+        attention_sinks=bool(cfg.flag("attention_sink_bias")),
+        value_scale=cfg.maybe_positive("attention_value_scale"),
+        logit_scale=cfg.maybe_positive("output_multiplier"),
         logit_softcap=softcap if softcap and softcap > 0 else None,
-        embedding_scale=cfg.maybe_float("input_embedding_scale"),
+        embedding_scale=cfg.maybe_positive("input_embedding_scale"),
+        tied_embeddings=bool(cfg.flag("tie_word_embeddings")),
+        warnings=tuple(warnings),
     )

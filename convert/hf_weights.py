@@ -1,20 +1,23 @@
-"""Safetensors files, read row by row without torch. The header is untrusted input."""
+"""Safetensors checkpoints, read row by row without torch. Headers are untrusted input."""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 from convert_error import ConvertError
+from json_values import load_json
 from numpy.typing import NDArray
+from tensor_source import n_cols
 
-MAX_HEADER_BYTES = 100 << 20
+MAX_HEADER_BYTES: Final = 100 << 20
+INDEX_NAME: Final = "model.safetensors.index.json"
 
 # safetensors dtype -> how the bytes are held in numpy (BF16 has no numpy type: its bits)
 STORAGE: Final[Mapping[str, np.dtype[Any]]] = {
@@ -30,7 +33,7 @@ FLOATS: Final = ("BF16", "F16", "F32")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor on disk, seen as a matrix: rows x the last dimension."""
+    """A tensor of a safetensors file (a TensorSource)."""
 
     path: Path
     name: str
@@ -39,36 +42,18 @@ class StoredTensor:
     offset: int
 
     @property
-    def n_cols(self) -> int:
-        return self.shape[-1] if self.shape else 1
-
-    @property
-    def n_rows(self) -> int:
-        return math.prod(self.shape[:-1])
+    def where(self) -> str:
+        return f"{self.path}: {self.name}"
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop as stored: (stop - start, n_cols), BF16 as its uint16 bits.
-
-        Raises ConvertError when the file has become shorter than its header says.
-        """
-        storage = STORAGE[self.dtype]
-        count = (stop - start) * self.n_cols
-        offset = self.offset + start * self.n_cols * storage.itemsize
+        """Rows start..stop as stored. Raises ConvertError when the file has become shorter."""
+        storage, columns = STORAGE[self.dtype], n_cols(self.shape)
+        count = (stop - start) * columns
+        offset = self.offset + start * columns * storage.itemsize
         data = np.fromfile(self.path, dtype=storage, count=count, offset=offset)
         if data.size != count:
-            raise ConvertError(f"{self.path}: {self.name}: the file ends inside the tensor")
-        return data.reshape(stop - start, self.n_cols)
-
-    def read_f32(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows start..stop as float32: (stop - start, n_cols)."""
-        return to_f32(self.read(start, stop), self.dtype)
-
-
-def to_f32(data: NDArray[Any], dtype: str) -> NDArray[np.float32]:
-    """Stored values of a float dtype as float32."""
-    if dtype == "BF16":
-        return (data.astype(np.uint32) << 16).view(np.float32)
-    return data.astype(np.float32, copy=False)
+            raise ConvertError(f"{self.where}: the file ends inside the tensor")
+        return data.reshape(stop - start, columns)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -147,20 +132,42 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     return {tensor.name: tensor for tensor, _ in entries}
 
 
-def find_shards(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint folder, sorted by name."""
-    shards = sorted(p for p in folder.glob("*.safetensors") if p.is_file())
-    if not shards:
-        raise ConvertError(f"{folder}: expected *.safetensors files, found none")
-    return shards
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor name -> shard, from a checkpoint's index."""
+    weight_map = load_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ConvertError(
+            f"{path}: weight_map: expected tensor names and files, got {weight_map!r}"
+        )
+    for name, shard in weight_map.items():
+        plain = isinstance(shard, str) and shard.endswith(".safetensors") and "\\" not in shard
+        if not plain or PurePosixPath(shard).is_absolute() or ".." in PurePosixPath(shard).parts:
+            raise ConvertError(f"{path}: {name}: expected a file in this folder, got {shard!r}")
+    return weight_map
 
 
-def read_checkpoint(shards: Iterable[Path]) -> dict[str, StoredTensor]:
-    """The tensors of all shards by name. Raises ConvertError when two shards hold one name."""
+def read_checkpoint(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of a checkpoint folder by name, whatever its shards are called.
+
+    With an index its shards are read and must hold what it says; else every *.safetensors file.
+    Raises ConvertError when a shard or tensor is missing, or two shards hold one name.
+    """
+    index_path = folder / INDEX_NAME
+    index = _read_index(index_path) if index_path.is_file() else None
+    if index is not None:
+        shards = [folder / name for name in sorted(set(index.values()))]
+    else:
+        shards = sorted(p for p in folder.glob("*.safetensors") if p.is_file())
+        if not shards:
+            raise ConvertError(f"{folder}: expected *.safetensors files, found none")
     tensors: dict[str, StoredTensor] = {}
     for path in shards:
+        if not path.is_file():
+            raise ConvertError(f"{path}: named by {INDEX_NAME}, found none; download it again")
         for name, tensor in read_safetensors(path).items():
             if name in tensors:
                 raise ConvertError(f"{path}: {name}: also in {tensors[name].path.name}")
             tensors[name] = tensor
+    if index is not None and (absent := sorted(index.keys() - tensors.keys())):
+        raise ConvertError(f"{index_path}: {absent[0]}: expected in {index[absent[0]]}, found none")
     return tensors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,9 @@ from typing import Final
 import gguf_raw
 from convert_error import ConvertError
 from gguf_schema import KEY_MASK_TOKEN, KEY_TOKEN_TYPE, KEY_TOKENS, TOKENIZER_PREFIX
+from gguf_source import find_tensor
 from hf_config import DrafterConfig
+from tensor_source import TensorSource
 
 _QUANT_SUFFIX: Final = re.compile(
     r"[-._](?:UD-)?(?:I?Q\d\w*|MXFP4\w*|NVFP4\w*|B?F16|F32)(?:-\d{5}-of-\d{5})?$", re.IGNORECASE
@@ -34,6 +36,7 @@ class Target:
     tokenizer: dict[str, gguf_raw.Value]  # every tokenizer.* key, byte for byte, in order
     vocab_hash: int
     uses_mrope: bool
+    find_matrix: Callable[[str], TensorSource | None]  # a weight by its GGUF name, (out, in)
 
 
 def vocab_hash(tokens: Iterable[bytes], types: Iterable[int]) -> int:
@@ -95,6 +98,7 @@ def read_target(path: Path) -> Target:
         },
         vocab_hash=vocab_hash(tokens, types),
         uses_mrope=f"{arch}.rope.dimension_sections" in values,
+        find_matrix=lambda name: find_tensor(path, name),
     )
 
 

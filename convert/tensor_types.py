@@ -11,9 +11,9 @@ from convert_error import ConvertError
 from gguf import GGMLQuantizationType, LlamaFileType
 from gguf_schema import Shape
 from hf_config import DrafterConfig
-from hf_weights import to_f32
 from numpy.typing import NDArray
 from tensor_map import MappedTensor
+from tensor_source import to_f32
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "f32": LlamaFileType.ALL_F32,
@@ -23,7 +23,7 @@ FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "q4_k_m": LlamaFileType.MOSTLY_Q4_K_M,
 }
 PLAIN: Final = ("f32", "f16", "bf16")
-_SAME_STORAGE: Final = {("F32", "f32"), ("F16", "f16"), ("BF16", "bf16")}
+_SAME_STORAGE: Final = {("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("I64", "i64")}
 
 
 def ggml_core() -> Any:
@@ -55,10 +55,15 @@ def stays_f32(name: str, shape: Shape) -> bool:
     return len(shape) < 2 or name.endswith("_norm.weight") or not name.endswith(".weight")
 
 
+def _with_integers(tensors: Sequence[MappedTensor], types: list[str]) -> list[str]:
+    return ["i64" if t.source.dtype == "I64" else name for t, name in zip(tensors, types)]
+
+
 def choose_types(tensors: Sequence[MappedTensor], outtype: str, config: DrafterConfig) -> list[str]:
     """ggml type name of each tensor, as convert_hf_to_gguf and llama-quantize would choose."""
     if outtype in PLAIN:
-        return ["f32" if stays_f32(t.name, t.shape) else outtype for t in tensors]
+        types = ["f32" if stays_f32(t.name, t.shape) else outtype for t in tensors]
+        return _with_integers(tensors, types)
     chosen: list[str | None] = ggml_core().quantize_types(
         outtype.upper(),
         [(t.name, t.shape[::-1]) for t in tensors],
@@ -69,7 +74,7 @@ def choose_types(tensors: Sequence[MappedTensor], outtype: str, config: DrafterC
         n_head_kv=config.n_head_kv,
         head_dim=config.head_dim,
     )
-    return [name or "f32" for name in chosen]
+    return _with_integers(tensors, [name or "f32" for name in chosen])
 
 
 def check_finite(data: NDArray[Any], dtype: str, where: str) -> None:

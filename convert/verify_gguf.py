@@ -15,6 +15,7 @@ from convert_error import ConvertError
 from gguf_emit import PlannedTensor
 from gguf_raw import ARRAY, STRING, Value
 from numpy.typing import NDArray
+from tensor_source import n_rows, to_f32
 from tensor_types import type_id
 
 # ggml type -> (largest error / largest |value|, RMS error / RMS value) of a tensor.
@@ -84,10 +85,17 @@ def _check_values(reader: _Reader, values: Mapping[str, Value], path: Path) -> N
             raise ConvertError(f"{path}: {key}: read another value than was written")
 
 
+def _decode(raw: NDArray[np.uint8], type_name: str) -> NDArray[np.float32]:
+    if type_name == "i64":
+        return raw.view("<i8").astype(np.float32)
+    values: NDArray[np.float32] = gguf.quants.dequantize(raw, type_id(type_name))
+    return values
+
+
 def _compare(planned: PlannedTensor, stored: gguf.ReaderTensor, path: Path) -> TensorError:
     """Chunk by chunk, so that memory does not grow with the tensor."""
     source = planned.tensor.source
-    row_bytes = planned.n_bytes // source.n_rows
+    row_bytes = planned.n_bytes // n_rows(source.shape)
     largest = max_error = sum_error = sum_value = 0.0
     for start, stop in planned.row_chunks():
         raw = np.fromfile(
@@ -96,8 +104,8 @@ def _compare(planned: PlannedTensor, stored: gguf.ReaderTensor, path: Path) -> T
             count=(stop - start) * row_bytes,
             offset=int(stored.data_offset) + start * row_bytes,
         ).reshape(stop - start, row_bytes)
-        values = source.read_f32(start, stop)
-        error = gguf.quants.dequantize(raw, type_id(planned.type)) - values
+        values = to_f32(source.read(start, stop), source.dtype)
+        error = _decode(raw, planned.type) - values
         largest = max(largest, float(np.abs(values).max(initial=0.0)))
         max_error = max(max_error, float(np.abs(error).max(initial=0.0)))
         sum_error += float(np.vdot(error, error))
