@@ -71,7 +71,8 @@ class graph_drafter final : public drafter {
     // Hidden states of the last draft after the final norm: [n_embd, n_draft], the anchor's row left out.
     std::vector<float> last_hidden() const;
 
-    size_t cache_bytes() const;  // draft K/V
+    int32_t n_embd() const;
+    size_t  cache_bytes() const;  // draft K/V
 
   private:
     struct impl;

@@ -302,6 +302,10 @@ std::vector<float> graph_drafter::last_hidden() const {
     return out;
 }
 
+int32_t graph_drafter::n_embd() const {
+    return impl_->hp().n_embd;
+}
+
 size_t graph_drafter::cache_bytes() const {
     return impl_->cache.size_bytes();
 }
