@@ -99,13 +99,12 @@ def _drafter_folder(path: Path) -> Path:
     """The folder of the drafter: path, or its dflash/ where a target's repository carries one."""
     if not path.is_dir():
         raise ConvertError(f"{path}: expected a drafter folder with config.json, found none")
-    names = load_json(path / "config.json").get("architectures")
     inner = path / "dflash"
-    if (inner / "config.json").is_file() and not (
-        isinstance(names, list) and LAYOUTS.keys() & names
-    ):
-        return inner
-    return path
+    if not (inner / "config.json").is_file():
+        return path
+    names = load_json(path / "config.json").get("architectures")
+    is_drafter = isinstance(names, list) and any(name in LAYOUTS for name in names)
+    return path if is_drafter else inner
 
 
 def _read_inputs(drafter: Path, target: Path) -> tuple[DrafterConfig, Target]:

@@ -22,9 +22,7 @@ MAX_COUNTS_BYTES = 64 << 20
 def _target_matrix(target: Target, name: str, config: DrafterConfig, why: str) -> TensorSource:
     source = target.find_matrix(name)
     if source is None:
-        raise ConvertError(
-            f"{target.path}: expected {name} in the target, {why}; pass its GGUF file"
-        )
+        raise ConvertError(f"{target.path}: expected {name}, {why}; pass the target's GGUF file")
     if source.shape != (config.n_vocab, config.n_embd):
         raise ConvertError(
             f"{source.where}: expected shape {[config.n_vocab, config.n_embd]}, "
@@ -55,7 +53,8 @@ def read_counts(path: Path, n_vocab: int) -> NDArray[np.int64]:
         raise ConvertError(
             f"{path}: expected {n_vocab} integers, got {counts.dtype} {list(counts.shape)}"
         )
-    return counts.astype(np.int64)
+    result: NDArray[np.int64] = counts.astype(np.int64)
+    return result
 
 
 def most_frequent(counts: NDArray[np.int64], n_rows: int) -> list[int]:

@@ -41,7 +41,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "MuseGlimmerAssistantModel": Layout(DFLASH, sliding=True),
     "DFlashLagunaForCausalLM": Layout(
         DFLASH,
-        refused="a Laguna drafter (attention gates, one norm per tap); no engine here runs it",
+        refused="a Laguna drafter (attention gates, norms per tap); no engine here runs it",
     ),
     "Qwen3DSparkModel": _DSPARK,
     "DSparkDraftModel": _DSPARK,
@@ -199,26 +199,23 @@ def _sliding(cfg: Values, n_layer: int, layout: Layout) -> tuple[int | None, tup
 
 def _causal(
     cfg: Values, layout: Layout, sliding_layers: tuple[bool, ...]
-) -> tuple[bool | None, list[str]]:
+) -> tuple[bool | None, tuple[str, ...]]:
     """(attention inside a block, warnings)."""
     causal = cfg.flag("is_causal", "causal")
-    non_causal = cfg.flag("sliding_window_non_causal")  # speculators: of the sliding layers
-    if causal is None and non_causal is not None:
-        causal = not non_causal and any(sliding_layers)
-        if causal and not all(sliding_layers):
-            raise cfg.error(
-                "sliding_window_non_causal", "true beside full-attention layers", False,
-                "; one file has one kind of block attention",
-            )  # fmt: skip
-    if causal is None:
-        causal = layout.causal
-    if causal is not None or not any(sliding_layers):
-        return causal if causal is not None or layout.family == DFLASH else False, []
-    if layout.family == DFLASH2:
+    if causal is not None:
+        return causal, ()
+    if cfg.flag("sliding_window_non_causal") is False and any(sliding_layers):
+        # speculators: sliding layers are causal, full ones are not
+        if not all(sliding_layers):
+            raise cfg.error("sliding_window_non_causal", "true beside full-attention layers", False)
+        return True, ()
+    if layout.causal is not None or cfg.flag("sliding_window_non_causal") is not None:
+        return bool(layout.causal), ()
+    if layout.family == DFLASH2 and any(sliding_layers):
         raise cfg.error("is_causal", "true or false", None, "; it changes what a block sees")
-    return None, [
-        "is_causal is not given: blocks are attended in both directions, as llama.cpp does"
-    ]
+    if any(sliding_layers):
+        return None, ("is_causal is not given: blocks attend both ways, as llama.cpp has it",)
+    return (False if layout.family == DFLASH2 else None), ()
 
 
 def _selector(cfg: Values, n_embd: int, n_vocab: int) -> Selector:
@@ -333,5 +330,5 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> DrafterC
         logit_softcap=softcap if softcap and softcap > 0 else None,
         embedding_scale=cfg.maybe_positive("input_embedding_scale"),
         tied_embeddings=bool(cfg.flag("tie_word_embeddings")),
-        warnings=tuple(warnings),
+        warnings=warnings,
     )

@@ -136,9 +136,7 @@ def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard, from a checkpoint's index."""
     weight_map = load_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ConvertError(
-            f"{path}: weight_map: expected tensor names and files, got {weight_map!r}"
-        )
+        raise ConvertError(f"{path}: weight_map: expected files by tensor, got {weight_map!r}")
     for name, shard in weight_map.items():
         plain = isinstance(shard, str) and shard.endswith(".safetensors") and "\\" not in shard
         if not plain or PurePosixPath(shard).is_absolute() or ".." in PurePosixPath(shard).parts:

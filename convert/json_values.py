@@ -31,7 +31,7 @@ def load_json(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
 class Values:
     """Looks keys up in nested objects, innermost first, and checks what it finds.
 
-    A look-up takes aliases in order of preference; errors name the first. JSON's null counts as absent.
+    A look-up takes aliases in order of preference; errors name the first. null counts as absent.
     """
 
     def __init__(self, where: str, scopes: Sequence[Mapping[str, Any]]) -> None:

@@ -77,10 +77,8 @@ def permute_rope(base: TensorSource, head_dim: int) -> Derived:
     head = np.concatenate([np.arange(0, head_dim, 2), np.arange(1, head_dim, 2)])
     if len(base.shape) == 1:  # a norm over one head
         return Derived(base.where, base.dtype, base.shape, lambda a, b: base.read(a, b)[:, head])
-    rows = np.arange(base.shape[0]) // head_dim * head_dim + np.tile(
-        head, base.shape[0] // head_dim
-    )
-    return select_rows(base, rows.tolist())
+    heads = np.arange(0, base.shape[0], head_dim)
+    return select_rows(base, (heads[:, None] + head).ravel().tolist())
 
 
 def pad_rows(base: TensorSource, count: int) -> Derived:

@@ -56,7 +56,8 @@ def stays_f32(name: str, shape: Shape) -> bool:
 
 
 def _with_integers(tensors: Sequence[MappedTensor], types: list[str]) -> list[str]:
-    return ["i64" if t.source.dtype == "I64" else name for t, name in zip(tensors, types)]
+    pairs = zip(tensors, types, strict=True)
+    return ["i64" if t.source.dtype == "I64" else name for t, name in pairs]
 
 
 def choose_types(tensors: Sequence[MappedTensor], outtype: str, config: DrafterConfig) -> list[str]:

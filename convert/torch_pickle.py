@@ -1,7 +1,7 @@
 """Tensors of a small torch .pt file without torch and without running what it says.
 
-A .pt file is a zip with a pickle. Only the handful of names that plain tensors need can be looked up,
-all of them stand-ins defined here; any other name is an error, so that no foreign code ever runs.
+A .pt file is a zip with a pickle. Only the few names that plain tensors need can be looked up, all
+of them stand-ins defined here; any other name is an error, so that no foreign code ever runs.
 """
 
 from __future__ import annotations
@@ -118,11 +118,9 @@ def load_mask_embedding(path: Path, mask_token_id: int, n_embd: int) -> NDArray[
     """
     value = load_tensors(path)
     if isinstance(value, dict):
-        stored_id = value.get("mask_token_id", mask_token_id)
-        if stored_id != mask_token_id:
-            raise ConvertError(
-                f"{path}: mask_token_id: expected {mask_token_id}, got {stored_id!r}"
-            )
+        found_id = value.get("mask_token_id", mask_token_id)
+        if found_id != mask_token_id:
+            raise ConvertError(f"{path}: mask_token_id: expected {mask_token_id}, got {found_id!r}")
         value = value.get("embedding", value.get("mask_embedding"))
     if not isinstance(value, np.ndarray) or value.shape not in ((n_embd,), (1, n_embd)):
         found = list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__

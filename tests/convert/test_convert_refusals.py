@@ -244,7 +244,7 @@ def test_a_kill_half_way_leaves_nothing_under_the_final_name(
 
 
 def test_unknown_outtype(drafter: Path, target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConvertError, match="outtype: expected one of f32, .*, got 'q9'"):
+    with pytest.raises(ConvertError, match=r"outtype: expected one of f32, .*, got 'q9'"):
         convert(drafter, target, outtype="q9")
     with pytest.raises(SystemExit) as raised:
         dflash2_to_gguf.main([str(drafter), "--target", str(target), "--outtype", "q9"])
@@ -256,7 +256,7 @@ def test_missing_package_says_how_to_install_it(
     drafter: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "dflash2._native", None)
-    with pytest.raises(ConvertError, match="need the dflash2 package .*pip install"):
+    with pytest.raises(ConvertError, match=r"need the dflash2 package .*pip install"):
         convert(drafter, target, outtype="q4_k_m", outfile=tmp_path / "x.gguf")
     convert(drafter, target, outtype="bf16", outfile=tmp_path / "x.gguf")
 

@@ -163,7 +163,7 @@ def test_target_without_vocabulary_is_refused(tmp_path: Path) -> None:
     path.write_bytes(
         raw(n_values=1, body=key("general.architecture", 8, b"\4" + b"\0" * 7 + b"clip"))
     )
-    with pytest.raises(ConvertError, match="tokenizer.ggml.tokens: expected the target's vocabul"):
+    with pytest.raises(ConvertError, match=r"tokenizer.ggml.tokens: expected the target's vocabul"):
         read_target(path)
 
 

@@ -50,7 +50,7 @@ def test_reads_every_value_of_the_published_qwen38_27b_config() -> None:
     assert (c.rms_eps, c.rope_theta, c.block_size, c.mask_token_id) == (1e-6, 1e7, 8, 248070)
     assert c.target_layer_ids == (5, 19, 33, 47, 61)
     assert (c.causal, c.sliding_window, c.sliding_layers) == (False, 2048, (True,) * 5)
-    assert c.selector == Selector(kernel_size=2, group_size=16, rank=256, top_k=16)
+    assert c.selector == Selector(2, 16, 256, 16, n_rows=248320)
     assert (c.logit_scale, c.logit_softcap, c.embedding_scale) == (None, None, None)
 
 
@@ -112,7 +112,7 @@ def test_missing_load_bearing_drafter_value_is_named(key: str) -> None:
 
 
 def test_missing_rope_theta_is_named() -> None:
-    with pytest.raises(ConvertError, match="rope_theta: expected .*, got nothing"):
+    with pytest.raises(ConvertError, match=r"rope_theta: expected .*, got nothing"):
         parse_config(tiny_drafter.config(rope_parameters=None))
 
 

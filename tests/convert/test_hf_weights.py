@@ -128,5 +128,5 @@ def test_a_name_in_two_shards_is_refused(tmp_path: Path) -> None:
 
 
 def test_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConvertError, match="expected .*safetensors files, found none"):
+    with pytest.raises(ConvertError, match=r"expected .*safetensors files, found none"):
         read_checkpoint(tmp_path)
