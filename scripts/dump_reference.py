@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Write what the torch reference drafts to tests/data/ (needs the extra `reference`).
+"""Write what the torch reference drafts to tests/data/.
 
-python scripts/dump_reference.py [--out tests/data] [--case NAME]
+    python scripts/dump_reference.py [--out tests/data] [--case NAME]
+
+Needs the extra `reference` (torch). The same versions write the same bytes.
 """
 
 from __future__ import annotations

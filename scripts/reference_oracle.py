@@ -20,7 +20,13 @@ class Oracle:
 
     def __init__(self, checkpoint: Path, embedding: Floats, head: Floats) -> None:
         transformers.utils.logging.disable_progress_bar()
-        self.model = DFlash2DraftModel.from_pretrained(str(checkpoint), dtype=torch.float32).eval()
+        model, info = DFlash2DraftModel.from_pretrained(
+            str(checkpoint), dtype=torch.float32, output_loading_info=True
+        )
+        lost = [name for names in info.values() for name in names]
+        if lost:  # transformers would fill them with random values
+            raise ValueError(f"{checkpoint}: expected every tensor to be loaded, lost {lost}")
+        self.model = model.eval()
         self.embedding = torch.from_numpy(embedding)
         self.head = torch.from_numpy(head)
         self.reset()
@@ -57,13 +63,17 @@ class Oracle:
         )
         return hidden[:, 1:]
 
+    def _head(self, rows: torch.Tensor) -> torch.Tensor:
+        return F.linear(rows, self.head)
+
     def _block(self, hidden: torch.Tensor, anchor: int) -> Block:
         """The reference scores one predecessor per position; here all k x k edges are scored."""
-        head = lambda rows: F.linear(rows, self.head)  # noqa: E731
-        path, _, _ = self.model.propose(hidden, torch.tensor([anchor]), head, temperature=0.0)
+        path, _, _ = self.model.propose(hidden, torch.tensor([anchor]), self._head, temperature=0.0)
         selector = self.model.candidate_selector
         k = selector.top_k
-        logits, ids = self.model.compute_logits(hidden, head)[0].topk(k + N_SPARE)  # (n_pos, r)
+        logits, ids = self.model.compute_logits(hidden, self._head)[0].topk(
+            k + N_SPARE
+        )  # (n_pos, r)
         cand = ids[:, :k]
         projected = selector.hidden_projection(hidden)[0]  # (n_pos, rank)
         before = torch.cat([torch.full((1, k), anchor), cand[:-1]])  # (n_pos, from)
