@@ -43,6 +43,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return self._tensor
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return lambda data, *_: data
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch" and name in _DTYPES:
@@ -63,8 +65,11 @@ class _Unpickler(pickle.Unpickler):
         counts = (offset, *size, *stride)
         if not isinstance(storage, _Storage) or not all(type(n) is int and n >= 0 for n in counts):
             raise ConvertError(f"{self._path}: expected a float tensor")
-        contiguous = tuple(math.prod(size[i + 1 :]) for i in range(len(size)))
-        if len(size) > 8 or tuple(stride) != contiguous:
+        # the stride of a dimension of one is never used, and torch leaves anything there
+        contiguous = [s for i, s in enumerate(stride) if size[i] > 1] == [
+            math.prod(size[i + 1 :]) for i in range(len(size)) if size[i] > 1
+        ]
+        if not len(size) == len(stride) <= 8 or not contiguous:
             raise ConvertError(f"{self._path}: expected a contiguous tensor, got strides {stride}")
         data = _read(self._path, self._archive, f"{self._prefix}data/{storage.key}", MAX_DATA_BYTES)
         itemsize, count = STORAGE[storage.dtype].itemsize, math.prod(size)

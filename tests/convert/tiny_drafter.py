@@ -166,8 +166,12 @@ def write_target(
     n_embd: int = 256,
     mrope: bool = False,
     tokens: Iterable[str] | None = None,
+    tensors: Mapping[str, tuple[Array, gguf.GGMLQuantizationType]] | None = None,
 ) -> Path:
-    """A target GGUF with a BPE vocabulary and no tensors; returns its path."""
+    """A target GGUF with a BPE vocabulary; returns its path.
+
+    tensors: (float values, type to store them as) by name.
+    """
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("Tiny target")
     writer.add_block_count(n_layer)
@@ -184,7 +188,11 @@ def write_target(
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
     writer.add_chat_template("{{ messages }}")
+    for name, (values, kind) in (tensors or {}).items():
+        stored = gguf.quants.quantize(values.astype(np.float32), kind)
+        writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
     return path
