@@ -22,10 +22,11 @@ import gguf
 import numpy as np
 import torch
 from dflash2._native import core
+from dflash2.chat import ChatTemplate
 from prompts import PROMPTS
 from reference_cases import Block, Difference, Floats, Round
 from reference_oracle import Oracle
-from smollm2 import CHECKPOINT, CONVERT, chat_ids, target_path
+from smollm2 import CHECKPOINT, CONVERT, target_path
 
 sys.path.insert(0, str(CONVERT.parent))
 
@@ -74,8 +75,10 @@ def n_match(path: list[int], truth: list[int]) -> int:
 
 def answers(target: core.Target, width: int) -> Iterator[tuple[list[int], Floats, int]]:
     """Greedy answers: tokens, features (n_tokens - 1, n_taps * n_embd), tokens of the prompt."""
+    chat = ChatTemplate(target)
     for prompt in PROMPTS:
-        tokens = chat_ids(target, prompt)
+        text = chat.render([{"role": "user", "content": prompt}])
+        tokens = target.tokenize(text, add_special=False, parse_special=True)
         n_prompt = len(tokens)
         target.truncate(0)
         target.decode(tokens, 0)
