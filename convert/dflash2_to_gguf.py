@@ -16,8 +16,8 @@ from convert_error import ConvertError
 from convert_report import print_report, to_json
 from drafter_convert import ConversionResult, OnProgress, convert
 from rich.console import Console
-from tensor_types import FILE_TYPES
 from tqdm import tqdm
+from type_choice import FILE_TYPES, RECIPES
 
 __all__ = ["ConversionResult", "ConvertError", "convert", "main"]
 
@@ -38,6 +38,14 @@ def _parser() -> argparse.ArgumentParser:
         help="file type (default: %(default)s)",
     )
     parser.add_argument("--outfile", help="file or folder (default: dflash-TARGET-TYPE.gguf here)")
+    parser.add_argument(
+        "--tensor-type",
+        action="append",
+        default=[],
+        metavar="REGEX=TYPE",
+        help="another type for some tensors; may be repeated, the first match counts",
+    )
+    parser.add_argument("--recipe", choices=RECIPES, help="protect tensors that small types hurt")
     parser.add_argument("--head-rows", type=int, metavar="N", help="keep the N likeliest head rows")
     parser.add_argument("--head-counts", metavar="FILE", help="token counts (.npy or text)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from hf_weights import read_checkpoint
 from json_values import load_json
 from target_info import Target, check_pair, read_target
 from tensor_map import map_tensors
-from tensor_types import FILE_TYPES, choose_types
+from type_choice import FILE_TYPES, choose_types, parse_override
 from verify_gguf import TensorError, verify_gguf
 
 # on_progress(step, bytes just done, bytes of the step)
@@ -124,6 +124,8 @@ def convert(
     dry_run: bool = False,
     force: bool = False,
     threads: int | None = None,
+    tensor_type: Sequence[str] = (),
+    recipe: str | None = None,
     head_rows: int | None = None,
     head_counts: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
@@ -138,6 +140,8 @@ def convert(
         dry_run: only plan.
         force: overwrite outfile.
         threads: of the quantizer; all cores when None.
+        tensor_type: REGEX=TYPE overrides, as llama-quantize takes them.
+        recipe: a key of RECIPES: tensors to keep at more bits.
         head_rows: write a reduced head with this many rows.
         head_counts: how often each token occurs, for head_rows: .npy or one integer a line.
         on_progress: called as on_progress(step, bytes just done, bytes of the step).
@@ -160,7 +164,13 @@ def convert(
         head_rows=head_rows,
         head_counts=Path(head_counts) if head_counts is not None else None,
     )
-    types = choose_types(tensors, outtype, config)
+    types = choose_types(
+        tensors,
+        outtype,
+        config,
+        recipe=recipe,
+        overrides=[parse_override(text) for text in tensor_type],
+    )
     plan = [PlannedTensor(t, name) for t, name in zip(tensors, types, strict=True)]
     n_params = sum(math.prod(t.shape) for t in tensors)
     name = source_name(drafter)

@@ -10,7 +10,7 @@ import gguf_schema as schema
 from gguf_raw import Value, bool_array, boolean, f32, i32_array, string, u32, u64
 from hf_config import DrafterConfig, RopeScaling
 from target_info import Target
-from tensor_types import FILE_TYPES
+from type_choice import FILE_TYPES
 
 
 def converter_version() -> str:

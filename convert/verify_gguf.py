@@ -50,7 +50,7 @@ class TensorError:
     relative_rms: float  # RMS error / RMS value
 
 
-class _Reader(gguf.GGUFReader):
+class Reader(gguf.GGUFReader):
     """gguf-py's reader; arrays stay one block instead of some numpy objects per item."""
 
     def _get_field_parts(
@@ -73,7 +73,7 @@ class _Reader(gguf.GGUFReader):
         return end - orig_offs, [block], [0] if end > start else [], types
 
 
-def _check_values(reader: _Reader, values: Mapping[str, Value], path: Path) -> None:
+def _check_values(reader: Reader, values: Mapping[str, Value], path: Path) -> None:
     written = {k: f for k, f in reader.fields.items() if not k.startswith("GGUF.")}
     if list(written) != list(values):
         raise ConvertError(f"{path}: expected keys {list(values)}, read {list(written)}")
@@ -135,7 +135,7 @@ def verify_gguf(
     Raises ConvertError that names the first difference.
     """
     try:
-        reader = _Reader(path)
+        reader = Reader(path)
     except (ValueError, KeyError, IndexError, struct.error) as e:
         raise ConvertError(f"{path}: gguf-py cannot read what was written: {e}") from e
     _check_values(reader, values, path)

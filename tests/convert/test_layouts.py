@@ -202,7 +202,7 @@ def test_reduced_head_needs_both_of_its_tensors(absent: str, target: Path, tmp_p
     tensors["lm_head.weight"] = np.ones((4, 256), np.uint16)
     tensors["d2t"] = np.arange(4)
     del tensors[absent]
-    with pytest.raises(ConvertError, match="expected a tensor for (d2t|output.weight), got none"):
+    with pytest.raises(ConvertError, match=r"expected a tensor for (d2t|output.weight), got none"):
         run(tmp_path, speculators_dflash(), tensors, target)
 
 
