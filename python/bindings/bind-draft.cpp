@@ -192,7 +192,9 @@ void bind_draft(py::module_ & m) {
         .def("last_hidden",
              [](const graph_drafter & d) {
                  const std::vector<float> hidden = d.last_hidden();
-                 return float_array(hidden.size(), hidden.data());
+                 const py::ssize_t        n_embd = d.n_embd();
+                 return float_array(hidden.size(), hidden.data())
+                     .reshape({(py::ssize_t) hidden.size() / n_embd, n_embd});
              })
         .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes);
 

@@ -32,6 +32,7 @@ void bind_core(py::module_ & m);
 void bind_target(py::module_ & m);
 void bind_draft(py::module_ & m);
 void bind_engine(py::module_ & m);
+void bind_gguf(py::module_ & m);
 void bind_quantize(py::module_ & m);
 
 }  // namespace dflash2

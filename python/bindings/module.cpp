@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, m) {
     dflash2::bind_target(m);
     dflash2::bind_draft(m);
     dflash2::bind_engine(m);
+    dflash2::bind_gguf(m);
     dflash2::bind_quantize(m);
 }

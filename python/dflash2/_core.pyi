@@ -1,7 +1,7 @@
 """Compiled part of dflash2. Import it through dflash2._native only, which loads libllama first."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,42 @@ class DecodeError(DFlash2Error): ...
 def drain_log() -> list[tuple[int, str]]:
     """Log lines of libllama and ggml since the last call: (logging level, text)."""
 
+class _HParams(TypedDict):
+    """See draft-model.h."""
+
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_rot: int
+    n_vocab: int
+    n_ctx_train: int
+    rms_eps: float
+    rope_freq_base: float
+    logit_scale: float
+    logit_softcap: float
+    embedding_scale: float
+    causal: bool
+    sliding_window: int
+    is_sliding: list[bool]
+    block_size: int
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
+    mask_token_id: int
+    target_layers: list[int]
+    context_window: int
+
+class _Pairing(TypedDict):
+    """What the converter recorded about the target; "" or 0 in files of other converters."""
+
+    target_name: str
+    target_n_layer: int
+    vocab_hash: int
+
 class DraftModel:
     """Hyper-parameters and weights of a drafter GGUF."""
 
@@ -26,9 +62,9 @@ class DraftModel:
     @property
     def path(self) -> str: ...
     @property
-    def hparams(self) -> dict[str, int | float | bool | list[int] | list[bool]]: ...
+    def hparams(self) -> _HParams: ...
     @property
-    def pairing(self) -> dict[str, str | int]: ...
+    def pairing(self) -> _Pairing: ...
     @property
     def has_head(self) -> bool: ...
     @property
@@ -80,7 +116,7 @@ class GraphDrafter(Drafter):
     ) -> None:
         """For drafter files with their own embedding and head."""
     def last_hidden(self) -> NDArray[np.float32]:
-        """Hidden states of the last draft after the final norm, flat: (n_draft, n_embd)."""
+        """Hidden states of the last draft after the final norm, (n_draft, n_embd)."""
     @property
     def cache_bytes(self) -> int:
         """Size of the draft K/V."""
@@ -248,6 +284,12 @@ def verify_rejection(
 ) -> tuple[int, int]: ...
 def list_devices() -> list[tuple[str, str, str]]:
     """(name, description, kind) of the ggml devices; kind: "cpu", "gpu" or "accelerator"."""
+
+def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, list[int], str, int]]]:
+    """The header of any GGUF file: metadata by key, and tensors.
+
+    Tensors: (name, ggml-order shape, type, bytes). Bytes that are not UTF-8 become surrogates.
+    """
 
 # Quantization by ggml and llama-quantize's choices.
 def quantize(data: NDArray[np.float32], type: str, n_threads: int = ...) -> NDArray[np.uint8]:

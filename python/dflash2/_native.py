@@ -6,9 +6,13 @@ would let the dynamic linker choose, and two copies in one process do not share 
 
 from __future__ import annotations
 
+import logging
 from importlib import metadata
 
 LLAMA_CPP_PYTHON = "0.3.36"
+
+logger = logging.getLogger("dflash2")
+logger.addHandler(logging.NullHandler())
 
 
 def _check_version() -> None:
@@ -34,4 +38,12 @@ import llama_cpp  # noqa: E402, F401
 
 from dflash2 import _core as core  # noqa: E402
 
-__all__ = ["LLAMA_CPP_PYTHON", "core"]
+
+def drain_log() -> None:
+    """Hands the queued log lines of libllama and ggml to the logger `dflash2`."""
+    for level, text in core.drain_log():
+        for line in text.splitlines():
+            logger.log(level, "%s", line)
+
+
+__all__ = ["LLAMA_CPP_PYTHON", "core", "drain_log", "logger"]

@@ -1,0 +1,1 @@
+"""The command `dflash2`; one module per sub-command."""

@@ -1,0 +1,91 @@
+"""From files to an engine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from dflash2._native import core, drain_log
+from dflash2.engine import Engine
+from dflash2.pairing import DraftFacts, TargetFacts, check_pair
+
+StrPath = str | os.PathLike[str]
+
+
+def load(
+    target: StrPath,
+    draft: StrPath | None = None,
+    *,
+    n_ctx: int = 4096,
+    n_batch: int = 512,
+    n_threads: int | None = None,
+    n_gpu_layers: int = 0,
+    draft_device: str | None = None,
+    spec_draft_n_max: int | None = None,
+    spec_draft_p_min: float = 0.0,
+    accept_rule: Literal["rejection", "match"] = "rejection",
+) -> Engine:
+    """Loads a target and its drafter, and checks that they fit.
+
+    Args:
+        target: GGUF file of the target.
+        draft: GGUF file of the drafter; None: plain decoding.
+        n_ctx: size of the context in tokens; 0: what the target was trained for.
+        n_batch: prompt tokens decoded at once.
+        n_threads: None: half of the logical cores.
+        n_gpu_layers: target layers on the GPU; -1: all.
+        draft_device: device of the drafter, as `dflash2 --list-devices` prints; None: the first
+            GPU when target layers are on the GPU, else the CPU.
+        spec_draft_n_max, spec_draft_p_min, accept_rule: see `Engine`.
+
+    Raises:
+        OSError: a file cannot be read (FileNotFoundError: does not exist).
+        ModelFormatError: a file is not a GGUF, or not what it should be.
+        IncompatibleModelsError: the drafter does not fit the target.
+        ValueError: a parameter is out of range.
+        MemoryError: not enough memory.
+    """
+    for path in (target, draft):
+        if path is not None and not Path(path).exists():
+            raise FileNotFoundError(f"{os.fspath(path)}: no such file")
+    _require("n_ctx", n_ctx, 0)
+    _require("n_batch", n_batch, 1)
+    _require("n_threads", 1 if n_threads is None else n_threads, 1)
+    _require("n_gpu_layers", n_gpu_layers, -1)
+    try:
+        # The small file first: a bad one is found before the large one is read.
+        model = None
+        if draft is not None:
+            device = _draft_device(n_gpu_layers) if draft_device is None else draft_device
+            model = core.DraftModel(os.fspath(draft), device)
+        tgt = core.Target(
+            os.fspath(target),
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_threads=0 if n_threads is None else n_threads,
+            n_gpu_layers=n_gpu_layers,
+        )
+        drafter = None
+        if model is not None:
+            check_pair(DraftFacts.of(model), TargetFacts.of(tgt))
+            drafter = core.GraphDrafter(model, tgt, n_threads=tgt.n_threads)
+        return Engine(
+            tgt,
+            drafter,
+            spec_draft_n_max=spec_draft_n_max,
+            spec_draft_p_min=spec_draft_p_min,
+            accept_rule=accept_rule,
+        )
+    finally:
+        drain_log()
+
+
+def _draft_device(n_gpu_layers: int) -> str:
+    gpus = [name for name, _, kind in core.list_devices() if kind == "gpu"]
+    return gpus[0] if gpus and n_gpu_layers != 0 else ""
+
+
+def _require(name: str, value: int, least: int) -> None:
+    if not least <= value < 2**31:
+        raise ValueError(f"{name}: expected {least} or more, got {value}")
