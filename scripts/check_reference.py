@@ -3,10 +3,11 @@
 
     python scripts/check_reference.py [TARGET.gguf DRAFT_DIR] [--blocks 200] [--threads 1]
 
-Needs the extra `reference` (torch). Without paths: SmolLM2-135M-Instruct and models/. The first
-row of the table must match within the tolerances of reference_cases.py, else the exit status is 1:
-there the drafter carries the target's embedding and head in F32, as the reference uses them. The
-other rows share the target's quantized tensors, as users do, and show what that costs.
+Needs the dependency group `reference` (torch). Without paths: SmolLM2-135M-Instruct and models/.
+The first row of the table must match within the tolerances of reference_cases.py, else the exit
+status is 1: there the drafter carries the target's embedding and head in F32, as the reference
+uses them. The other rows share the target's quantized tensors, as users do, and show what that
+costs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
     python scripts/dump_reference.py [--out tests/data] [--case NAME]
 
-Needs the extra `reference` (torch). The same versions write the same bytes.
+Needs the dependency group `reference` (torch). The same versions write the same bytes.
 """
 
 from __future__ import annotations
