@@ -12,27 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import dflash2
 import smollm2
 from dflash2._native import core
 from prompts import PROMPTS
 
-
-def generate(engine: Any, prompt: list[int], max_tokens: int, n_draft_max: int) -> list[int]:
-    request = core.Request()
-    request.prompt = prompt
-    request.max_tokens = max_tokens
-    request.n_draft_max = n_draft_max
-    engine.begin(request)
-    ids: list[int] = []
-    while not engine.done:
-        ids += [token.id for token in engine.next()]
-    return ids
+N_CTX = 1024
+N_BATCH = 256
 
 
-def first_difference(a: list[int], b: list[int]) -> int | None:
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """Index of the first token that differs; None: equal."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
@@ -40,47 +33,43 @@ def first_difference(a: list[int], b: list[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def logit_gap(target: Any, prefix: list[int], a: int, b: int) -> float:
+def logit_gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:
     """|logit(a) - logit(b)| after `prefix`, decoded anew."""
     target.truncate(0)
-    for start in range(0, len(prefix), 256):
-        target.decode(prefix[start : start + 256], start, all_logits=True)
-    logits = target.logits((len(prefix) - 1) % 256)
+    for start in range(0, len(prefix), N_BATCH):
+        target.decode(prefix[start : start + N_BATCH], start, all_logits=True)
+    logits = target.logits((len(prefix) - 1) % N_BATCH)
     return abs(float(logits[a]) - float(logits[b]))
 
 
-def check(target_path: Path, draft_path: Path, args: argparse.Namespace) -> dict[str, Any]:
-    target = core.Target(str(target_path), n_ctx=2048, n_threads=args.threads)
-    drafter = core.GraphDrafter(core.DraftModel(str(draft_path)), target, n_threads=args.threads)
-    engine = core.Engine(target, drafter)
+def check(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
+    params = dflash2.SamplingParams(temperature=0, max_tokens=args.max_tokens)
+    fresh = core.Target(str(target), n_ctx=N_CTX, n_batch=N_BATCH, n_threads=args.threads)
     differences = []
-    n_tokens = 0
-    for index, text in enumerate(PROMPTS[: args.prompts]):
-        prompt = smollm2.chat_ids(target, text)
-        plain = generate(engine, prompt, args.max_tokens, n_draft_max=0)
-        drafted = generate(engine, prompt, args.max_tokens, n_draft_max=-1)
-        n_tokens += len(drafted)
-        at = first_difference(plain, drafted)
-        print(f"\r{index + 1}/{args.prompts}", end="", file=sys.stderr, flush=True)
-        if at is not None:
-            differences.append((index, at, prompt, plain, drafted))
-    print(file=sys.stderr)
-
-    rows = []
-    for index, at, prompt, plain, drafted in differences:
-        row: dict[str, Any] = {"prompt": index, "token": at, "gap": None}
-        if at < min(len(plain), len(drafted)):
-            row["gap"] = logit_gap(target, prompt + plain[:at], plain[at], drafted[at])
-        rows.append(row)
-    bad = [r for r in rows if r["gap"] is None or r["gap"] > args.max_gap]
+    with dflash2.load(target, draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
+        for index, text in enumerate(PROMPTS[: args.prompts]):
+            prompt = engine.tokenize_chat([{"role": "user", "content": text}])
+            plain = engine.generate(prompt, params, spec_draft_n_max=0).tokens
+            drafted = engine.generate(prompt, params).tokens
+            at = first_difference(plain, drafted)
+            if at is not None:
+                gap = None
+                if at < min(len(plain), len(drafted)):
+                    gap = logit_gap(fresh, [*prompt, *plain[:at]], plain[at], drafted[at])
+                differences.append({"prompt": index, "token": at, "gap": gap})
+            if sys.stderr.isatty():
+                end = "\n" if index + 1 == args.prompts else ""
+                print(f"\r{index + 1}/{args.prompts}", end=end, file=sys.stderr, flush=True)
+        stats = engine.total_stats
+    bad = [d for d in differences if d["gap"] is None or d["gap"] > args.max_gap]
     return {
         "prompts": args.prompts,
-        "tokens": n_tokens,
-        "identical": args.prompts - len(rows),
-        "near_ties": len(rows) - len(bad),
+        "tokens": stats.num_generated_tokens // 2,
+        "identical": args.prompts - len(differences),
+        "near_ties": len(differences) - len(bad),
         "failures": len(bad),
-        "differences": rows,
-        "mean_accept_length": engine.total_stats.mean_accept_length,
+        "differences": differences,
+        "mean_accept_length": stats.mean_accept_length,
     }
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-import jinja2
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT = ROOT / "models" / "smollm2-135m-dflash2"
@@ -54,20 +52,14 @@ def draft_path(outtype: str, target: Path) -> Path:
     """Our drafter as a GGUF, converted when it is missing or older than what it is made from.
 
     Raises:
-        subprocess.CalledProcessError: the converter failed; it said why on stderr.
+        RuntimeError: the converter failed, with what it said.
     """
     file = draft_file(outtype)
     sources = [target, *CHECKPOINT.iterdir(), *CONVERT.parent.glob("*.py")]
     if not file.exists() or file.stat().st_mtime < max(s.stat().st_mtime for s in sources):
         CACHE.mkdir(parents=True, exist_ok=True)
-        subprocess.run(convert_command(outtype, target), check=True, stdout=sys.stderr)
+        command = convert_command(outtype, target)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
     return file
-
-
-def chat_ids(target: Any, text: str) -> list[int]:
-    """Token ids of one user turn in the target's own chat template. target: a _core.Target."""
-    template = jinja2.Template(target.metadata["tokenizer.chat_template"])
-    messages = [{"role": "user", "content": text}]
-    rendered = template.render(messages=messages, add_generation_prompt=True)
-    ids: list[int] = target.tokenize(rendered, add_special=False, parse_special=True)
-    return ids

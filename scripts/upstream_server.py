@@ -5,8 +5,8 @@ Reads one JSON object from stdin, writes one to stdout:
 
     {"target": PATH, "draft": PATH or null, "n_draft_max": 7, "n_ctx": 1024, "n_threads": 1,
      "max_tokens": 96, "prompts": [[token ids], ...]}
-    {"texts": [..], "num_tokens": .., "seconds": ..,          generation only
-     "num_drafts": .., "num_draft_tokens": .., "num_accepted_tokens": .., "accepted_per_pos": [..]}
+    {"texts": [..], "num_tokens": .., "num_draft_tokens": .., "num_accepted_tokens": ..,
+     "accepted_per_pos": [..], "seconds": ..}
 """
 
 from __future__ import annotations

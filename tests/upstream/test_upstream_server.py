@@ -1,6 +1,6 @@
 """Upstream's server (PyPI xllamacpp) reads our file and accepts as much per round as our engine.
 
-A short run; `make compare` is the full proof over 2,400 tokens.
+A short run; `make compare` is the full proof over more than 2,000 tokens.
 """
 
 import compare_upstream
@@ -9,7 +9,7 @@ import smollm2
 
 
 def test_upstream_drafts_with_our_file_and_accepts_as_much_as_our_engine() -> None:
-    args = compare_upstream.arguments(["--prompts", "8", "--max-tokens", "64"])
+    args = compare_upstream.arguments(["--prompts", "10", "--segments", "2"])
     target = smollm2.target_path()
     result = compare_upstream.compare(target, smollm2.draft_path("q4_k_m", target), args)
     for name in ("ours", "upstream"):
