@@ -29,7 +29,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: dflash2_to_gguf.py Qwen3.8-27B-DFlash2 --target Qwen3.8-27B-Q4_K_M.gguf",
     )
     parser.add_argument("drafter", help="folder with config.json and *.safetensors")
-    parser.add_argument("--target", required=True, help="the target model's GGUF file")
+    parser.add_argument(
+        "--target", required=True, help="the target's GGUF file or Hugging Face folder"
+    )
+    parser.add_argument("--pre-tokenizer", metavar="NAME", help="llama.cpp's name, if not found")
     parser.add_argument(
         "--outtype",
         type=str.lower,

@@ -15,9 +15,10 @@ from gguf_emit import PlannedTensor, check_outfile, file_bytes, sync, temporary_
 from gguf_metadata import build_metadata
 from head_tensors import MASK_EMBEDDING_NAME, complete_head
 from hf_config import LAYOUTS, DrafterConfig, parse_config
+from hf_target import read_hf_target
 from hf_weights import read_checkpoint
 from json_values import load_json
-from target_info import Target, check_pair, read_target
+from target_info import Target, check_pair, read_gguf_target
 from tensor_map import map_tensors
 from type_choice import FILE_TYPES, choose_types, parse_override
 from verify_gguf import TensorError, verify_gguf
@@ -107,10 +108,15 @@ def _drafter_folder(path: Path) -> Path:
     return path if is_drafter else inner
 
 
-def _read_inputs(drafter: Path, target: Path) -> tuple[DrafterConfig, Target]:
+def _read_inputs(
+    drafter: Path, target: Path, pre_tokenizer: str | None
+) -> tuple[DrafterConfig, Target]:
     where = str(drafter / "config.json")
     config = parse_config(load_json(drafter / "config.json"), where)
-    info = read_target(target)
+    if target.is_dir():
+        info = read_hf_target(target, pre_tokenizer=pre_tokenizer)
+    else:
+        info = read_gguf_target(target)
     check_pair(config, info, where)
     return config, info
 
@@ -124,6 +130,7 @@ def convert(
     dry_run: bool = False,
     force: bool = False,
     threads: int | None = None,
+    pre_tokenizer: str | None = None,
     tensor_type: Sequence[str] = (),
     recipe: str | None = None,
     head_rows: int | None = None,
@@ -134,12 +141,13 @@ def convert(
 
     Args:
         drafter: folder with config.json and *.safetensors.
-        target: the target model's GGUF file.
+        target: the target model's GGUF file, or its Hugging Face folder (config and tokenizer).
         outtype: a key of FILE_TYPES.
         outfile: file or folder to write; a default name in the current folder when None.
         dry_run: only plan.
         force: overwrite outfile.
         threads: of the quantizer; all cores when None.
+        pre_tokenizer: llama.cpp's name for it, for Hugging Face folders whose own is unknown.
         tensor_type: REGEX=TYPE overrides, as llama-quantize takes them.
         recipe: a key of RECIPES: tensors to keep at more bits.
         head_rows: write a reduced head with this many rows.
@@ -154,7 +162,7 @@ def convert(
     if outtype not in FILE_TYPES:
         raise ConvertError(f"outtype: expected one of {', '.join(FILE_TYPES)}, got {outtype!r}")
     drafter, target = _drafter_folder(Path(drafter)), Path(target)
-    config, info = _read_inputs(drafter, target)
+    config, info = _read_inputs(drafter, target, pre_tokenizer)
     checkpoint = read_checkpoint(drafter)
     tensors = complete_head(
         map_tensors(checkpoint, config, str(drafter)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -87,6 +87,18 @@ def boolean(value: bool) -> Value:
 def string(value: str) -> Value:
     data = value.encode("utf-8")
     return Value(STRING, _LENGTH.pack(len(data)) + data)
+
+
+def f32_array(values: Sequence[float]) -> Value:
+    n = len(values)
+    return Value(ARRAY, _ARRAY_HEAD.pack(F32, n) + struct.pack(f"<{n}f", *values))
+
+
+def string_array(values: Sequence[bytes]) -> Value:
+    parts = [_ARRAY_HEAD.pack(STRING, len(values))]
+    for value in values:
+        parts += [_LENGTH.pack(len(value)), value]
+    return Value(ARRAY, b"".join(parts))
 
 
 def i32_array(values: tuple[int, ...]) -> Value:

@@ -31,13 +31,6 @@ def _target_matrix(target: Target, name: str, config: DrafterConfig, why: str) -
     return source
 
 
-def _target_head(target: Target, config: DrafterConfig, why: str) -> TensorSource:
-    """The target's output matrix; its embedding when the two are tied."""
-    if target.find_matrix(OUTPUT) is None:
-        return _target_matrix(target, TOKEN_EMBD, config, why)
-    return _target_matrix(target, OUTPUT, config, why)
-
-
 def read_counts(path: Path, n_vocab: int) -> NDArray[np.int64]:
     """How often each token occurs: a .npy array or one integer a line, (n_vocab,)."""
     if not path.is_file() or path.stat().st_size > MAX_COUNTS_BYTES:
@@ -88,7 +81,7 @@ def complete_head(
     tied = found.get(TOKEN_EMBD) if config.tied_embeddings else None
 
     def head(why: str) -> TensorSource:
-        return found.get(OUTPUT) or tied or _target_head(target, config, why)
+        return found.get(OUTPUT) or tied or _target_matrix(target, OUTPUT, config, why)
 
     if mask_embedding.is_file():
         row = load_mask_embedding(mask_embedding, config.mask_token_id, config.n_embd)

@@ -10,7 +10,14 @@ from typing import Final
 
 import gguf_raw
 from convert_error import ConvertError
-from gguf_schema import KEY_MASK_TOKEN, KEY_TOKEN_TYPE, KEY_TOKENS, TOKENIZER_PREFIX
+from gguf_schema import (
+    KEY_MASK_TOKEN,
+    KEY_TOKEN_TYPE,
+    KEY_TOKENS,
+    OUTPUT,
+    TOKEN_EMBD,
+    TOKENIZER_PREFIX,
+)
 from gguf_source import find_tensor
 from hf_config import DrafterConfig
 from tensor_source import TensorSource
@@ -55,10 +62,14 @@ def model_stem(path: Path) -> str:
     return _QUANT_SUFFIX.sub("", path.name.removesuffix(".gguf"))
 
 
-def read_target(path: Path) -> Target:
+def _find_matrix(path: Path, name: str) -> TensorSource | None:
+    """A weight; a model without a head of its own uses its embedding as head."""
+    found = find_tensor(path, name)
+    return find_tensor(path, TOKEN_EMBD) if found is None and name == OUTPUT else found
+
+
+def read_gguf_target(path: Path) -> Target:
     """Reads a target GGUF's header. Raises ConvertError that names the file and the key."""
-    if path.is_dir():
-        raise ConvertError(f"{path}: expected a target GGUF file, got a folder")
     if not path.is_file():
         raise ConvertError(f"{path}: expected a target GGUF file, found none")
     values = gguf_raw.read_header(path).values
@@ -98,7 +109,7 @@ def read_target(path: Path) -> Target:
         },
         vocab_hash=vocab_hash(tokens, types),
         uses_mrope=f"{arch}.rope.dimension_sections" in values,
-        find_matrix=lambda name: find_tensor(path, name),
+        find_matrix=lambda name: _find_matrix(path, name),
     )
 
 

@@ -12,7 +12,7 @@ from convert_error import ConvertError
 from gguf_raw import read_header
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from target_info import model_stem, read_target, vocab_hash
+from target_info import model_stem, read_gguf_target, vocab_hash
 
 
 def raw(version: int = 3, n_tensors: int = 0, n_values: int = 0, body: bytes = b"") -> bytes:
@@ -119,7 +119,7 @@ def test_mutated_target_is_read_or_refused(
     path = tmp_path / "x.gguf"
     path.write_bytes(bad[: len(bad) - cut] if cut < 500 else bad)
     try:
-        found = read_target(path)
+        found = read_gguf_target(path)
     except ConvertError:
         return
     assert found.n_vocab > 0
@@ -164,7 +164,7 @@ def test_target_without_vocabulary_is_refused(tmp_path: Path) -> None:
         raw(n_values=1, body=key("general.architecture", 8, b"\4" + b"\0" * 7 + b"clip"))
     )
     with pytest.raises(ConvertError, match=r"tokenizer.ggml.tokens: expected the target's vocabul"):
-        read_target(path)
+        read_gguf_target(path)
 
 
 def test_target_with_fewer_types_than_tokens_is_refused(tmp_path: Path) -> None:
@@ -175,4 +175,4 @@ def test_target_with_fewer_types_than_tokens_is_refused(tmp_path: Path) -> None:
     shorter = data[:at] + struct.pack("<Q", 1) + data[at + 8 : at + 12] + data[at + 8 + types :]
     path.write_bytes(shorter)
     with pytest.raises(ConvertError, match="token_type: expected 96 items, got 1"):
-        read_target(path)
+        read_gguf_target(path)

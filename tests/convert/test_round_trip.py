@@ -11,7 +11,7 @@ import pytest
 import tiny_drafter
 from drafter_convert import convert
 from gguf import GGUFValueType
-from target_info import read_target
+from target_info import read_gguf_target
 
 U32, F32, BOOL, STR, ARR, U64 = (
     GGUFValueType.UINT32,
@@ -95,7 +95,7 @@ def test_every_key_has_upstreams_type_and_the_configs_value(
     for key, (types, value) in EXPECTED.items():
         assert (fields[key].types, fields[key].contents()) == (types, value), key
     assert fields["dflash2.target.vocab_hash"].types == [U64]
-    assert fields["dflash2.target.vocab_hash"].contents() == read_target(target).vocab_hash
+    assert fields["dflash2.target.vocab_hash"].contents() == read_gguf_target(target).vocab_hash
     assert fields["dflash2.converter.version"].types == [STR]
     known = set(EXPECTED) | {"dflash2.target.vocab_hash", "dflash2.converter.version"}
     others = {k for k in fields if not k.startswith(("GGUF.", "tokenizer."))} - known

@@ -10,6 +10,7 @@ from typing import Any
 import gguf
 import llama_cpp
 import numpy as np
+import pre_tokenizers
 import pytest
 import tiny_drafter
 from convert_error import ConvertError
@@ -132,6 +133,18 @@ def test_libllama_reads_the_vocabulary_of_the_target_from_the_drafter(
     assert llama_cpp.llama_vocab_mask(one) == 4
     for model in models:
         llama_cpp.llama_model_free(model)
+
+
+@pytest.mark.parametrize("name", sorted({name for _, _, name in pre_tokenizers.TABLE}))
+def test_libllama_knows_every_pre_tokenizer_of_the_table(name: str, tmp_path: Path) -> None:
+    path = tiny_drafter.write_target(tmp_path / "t.gguf", pre=name)
+    llama_cpp.llama_model_free(vocabulary(path))
+
+
+def test_libllama_refuses_an_unknown_pre_tokenizer(tmp_path: Path) -> None:
+    path = tiny_drafter.write_target(tmp_path / "t.gguf", pre="nonsense")
+    with pytest.raises(AssertionError, match="libllama does not load the vocabulary"):
+        vocabulary(path)
 
 
 def types(outfile: Path) -> dict[str, str]:

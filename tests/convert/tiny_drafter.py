@@ -164,6 +164,7 @@ def write_target(
     n_vocab: int = N_VOCAB,
     n_layer: int = N_TARGET_LAYERS,
     n_embd: int = 256,
+    pre: str = "smollm",
     mrope: bool = False,
     tokens: Iterable[str] | None = None,
     tensors: Mapping[str, tuple[Array, gguf.GGMLQuantizationType]] | None = None,
@@ -180,7 +181,7 @@ def write_target(
         writer.add_rope_dimension_sections([11, 11, 10, 0])
     names = list(tokens or (f"t{i}é" for i in range(n_vocab)))
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(names)
     writer.add_token_types([3 if i < 4 else 1 for i in range(len(names))])
     writer.add_token_merges([f"t {i}" for i in range(10)])
