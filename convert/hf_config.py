@@ -186,15 +186,14 @@ def _sliding(cfg: Values, n_layer: int, layout: Layout) -> tuple[int | None, tup
     for kind in layer_types:
         if kind not in ("sliding_attention", "full_attention"):
             raise cfg.error("layer_types", "'sliding_attention' or 'full_attention'", kind)
-    if "sliding_attention" not in layer_types:
-        return None, ()
+    slides = tuple(kind == "sliding_attention" for kind in layer_types)
     use = cfg.flag("use_sliding_window")
     use = layout.sliding if use is None else use
-    if use is None:
+    if use is None and any(slides):
         raise cfg.error("use_sliding_window", "true or false beside sliding layer_types", None)
-    if not use:
+    if not use or (cfg.find("sliding_window") is None and not any(slides)):
         return None, ()
-    return cfg.integer("sliding_window"), tuple(kind == "sliding_attention" for kind in layer_types)
+    return cfg.integer("sliding_window"), slides
 
 
 def _causal(

@@ -89,6 +89,18 @@ def test_published_dflash_1_layout(target: Path, tmp_path: Path) -> None:
     assert "dflash.attention.sliding_window" not in fields
 
 
+def test_full_attention_layers_keep_the_window_that_none_of_them_uses(
+    target: Path, tmp_path: Path
+) -> None:
+    cfg = tiny_drafter.config(layer_types=["full_attention"] * 2)
+    fields, _ = read(run(tmp_path, cfg, tiny_drafter.weights(cfg), target).outfile)
+    assert fields["dflash.attention.sliding_window"] == 128
+    assert fields["dflash.attention.sliding_window_pattern"] == [False, False]
+    without = tiny_drafter.config(layer_types=["full_attention"] * 2, sliding_window=None)
+    fields, _ = read(run(tmp_path, without, tiny_drafter.weights(without), target, "y").outfile)
+    assert not any("sliding" in key for key in fields)
+
+
 def test_dflash_1_with_mixed_layers_warns_about_an_unsaid_mask(
     target: Path, tmp_path: Path
 ) -> None:
