@@ -61,7 +61,9 @@ def print_report(result: ConversionResult, console: Console) -> None:
         soft_wrap=True,
         markup=False,
     )
-    if not result.dry_run:
-        console.print("\nrun it:", markup=False)
+    if result.dry_run:
+        console.print(f"needs about {_size(result.memory_bytes)} of memory", markup=False)
+    else:
+        console.print("\nloads in llama.cpp b10658 or later and in dflash2:", markup=False)
         for line in commands(result):
             console.print("  " + line, soft_wrap=True, markup=False)

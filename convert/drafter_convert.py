@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert_error import ConvertError
-from gguf_emit import PlannedTensor, check_outfile, file_bytes, sync, temporary_file, write_gguf
+from gguf_emit import (
+    PlannedTensor,
+    check_outfile,
+    file_bytes,
+    memory_bytes,
+    sync,
+    temporary_file,
+    write_gguf,
+)
 from gguf_metadata import build_metadata
 from head_tensors import MASK_EMBEDDING_NAME, complete_head
 from hf_config import LAYOUTS, DrafterConfig, parse_config
@@ -57,6 +65,7 @@ class ConversionResult:
     n_bytes: int
     n_params: int
     source_bytes: int
+    memory_bytes: int  # about the most that the conversion takes
     warnings: tuple[str, ...]
     tensors: tuple[TensorReport, ...]
     seconds: float
@@ -218,6 +227,7 @@ def convert(
         n_bytes=file_bytes(values, plan),
         n_params=n_params,
         source_bytes=sum(path.stat().st_size for path in {t.path for t in checkpoint.values()}),
+        memory_bytes=memory_bytes(values, plan),
         warnings=config.warnings,
         tensors=_reports(plan, errors),
         seconds=time.monotonic() - begin,

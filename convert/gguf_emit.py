@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,13 @@ def _header(values: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> by
 def file_bytes(values: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> int:
     """Size of the file that write_gguf would write."""
     return len(_header(values, tensors)) + sum(_padded(t.n_bytes) for t in tensors)
+
+
+def memory_bytes(values: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> int:
+    """About the most memory that writing and verifying take: Python, chunks, metadata copies."""
+    metadata = sum(len(value.data) for value in values.values())
+    largest = max(math.prod(t.tensor.shape) for t in tensors)
+    return (64 << 20) + 24 * min(CHUNK_VALUES, largest) + 3 * metadata
 
 
 def write_gguf(

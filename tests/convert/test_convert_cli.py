@@ -61,6 +61,27 @@ def test_dry_run_plans_the_exact_size_and_writes_nothing(
     assert {t["rms_error"] for t in plan["tensors"]} == {None}
 
 
+def test_memory_of_the_plan_is_enough_for_the_conversion(
+    drafter: Path, target: Path, tmp_path: Path
+) -> None:
+    script = (
+        "import resource, sys, drafter_convert\n"
+        "r = drafter_convert.convert(*sys.argv[1:3], outtype='q4_k_m', outfile=sys.argv[3])\n"
+        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "print(r.memory_bytes, peak * (1 if sys.platform == 'darwin' else 1024))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(drafter), str(target), str(tmp_path / "x.gguf")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    planned, peak = map(int, done.stdout.split())
+    assert peak < 1.5 * planned
+    assert planned < 1.5 * peak
+
+
 def test_runs_as_a_script_from_anywhere_without_bars_in_a_pipe(
     drafter: Path, target: Path, tmp_path: Path
 ) -> None:
