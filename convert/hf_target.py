@@ -18,6 +18,7 @@ from spm_vocab import read_spm
 from target_info import Target, vocab_hash
 
 MAX_TOKENIZER_BYTES: Final = 256 << 20
+MAX_VOCAB: Final = 4 << 20
 
 # token types of GGUF
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
@@ -177,7 +178,7 @@ def read_hf_target(folder: Path, *, pre_tokenizer: str | None = None) -> Target:
     raw = load_json(path)
     top = Values(str(path), (raw,))
     cfg = Values(str(path), (top.mapping("text_config"), raw))
-    n_vocab = cfg.integer("vocab_size")
+    n_vocab = cfg.integer("vocab_size", high=MAX_VOCAB)
     model_type = str(cfg.find("model_type") or "")
     if (folder / "tokenizer.model").is_file():
         vocab, tokenizer = _spm(folder, n_vocab)

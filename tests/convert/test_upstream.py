@@ -12,6 +12,7 @@ import llama_cpp
 import numpy as np
 import pre_tokenizers
 import pytest
+import test_layouts
 import tiny_drafter
 from convert_error import ConvertError
 from drafter_convert import convert
@@ -133,6 +134,57 @@ def test_libllama_reads_the_vocabulary_of_the_target_from_the_drafter(
     assert llama_cpp.llama_vocab_mask(one) == 4
     for model in models:
         llama_cpp.llama_model_free(model)
+
+
+def weights(cfg: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {**tiny_drafter.weights(cfg), **more}
+
+
+def ones(*shape: int) -> Any:
+    return tiny_drafter.to_bf16(np.ones(shape, np.float32))
+
+
+MIMO = {"use_swa": True, "swa_window_size": 64, "attention_value_scale": 0.6}
+FULL = {"layer_types": ["full_attention", "full_attention"]}
+MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
+DFLASH1 = test_layouts.dflash1()
+SINKS = {f"layers.{i}.self_attn.sinks": ones(4) for i in range(2)}
+EMBEDDING = {"embed_tokens.weight": ones(96, 256), "lm_head.weight": ones(96, 256)}
+REDUCED = {"lm_head.weight": ones(16, 256), "d2t": np.arange(16) * 3}
+
+# name -> (config, tensors)
+LOADABLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "published": (tiny_drafter.CONFIG, weights(tiny_drafter.CONFIG)),
+    "full attention": (tiny_drafter.config(**FULL), weights(tiny_drafter.CONFIG)),
+    "mixed layers": (tiny_drafter.config(**MIXED), weights(tiny_drafter.CONFIG)),
+    "own embedding and head": (tiny_drafter.CONFIG, weights(tiny_drafter.CONFIG, **EMBEDDING)),
+    "reduced head": (
+        tiny_drafter.config(draft_vocab_size=16),
+        weights(tiny_drafter.CONFIG, **REDUCED),
+    ),
+    "small codebooks": (
+        tiny_drafter.config(dflash_config={"selector_vocab_size": 80}),
+        weights(tiny_drafter.config(dflash_config={"selector_vocab_size": 80})),
+    ),
+    "DFlash 1": (DFLASH1, weights(DFLASH1)),
+    "MiMo": (
+        test_layouts.dflash1(partial_rotary_factor=0.5, dflash_config=MIMO),
+        weights(DFLASH1, **SINKS),
+    ),
+}
+
+
+@pytest.mark.parametrize("outtype", ["bf16", "q4_k_m"])
+@pytest.mark.parametrize("case", LOADABLE)
+def test_libllama_loads_every_layout(case: str, outtype: str, target: Path, tmp_path: Path) -> None:
+    drafter = tiny_drafter.write_drafter(tmp_path / "d", *LOADABLE[case])
+    result = convert(drafter, target, outtype=outtype, outfile=tmp_path / "x.gguf", threads=1)
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = 0
+    model = llama_cpp.llama_model_load_from_file(str(result.outfile).encode(), params)
+    assert model is not None
+    assert llama_cpp.llama_model_n_params(model) == result.n_params
+    llama_cpp.llama_model_free(model)
 
 
 @pytest.mark.parametrize("name", sorted({name for _, _, name in pre_tokenizers.TABLE}))
