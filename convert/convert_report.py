@@ -37,19 +37,17 @@ def _number(value: float | None) -> str:
 def print_report(result: ConversionResult, console: Console) -> None:
     """Table of tensors, totals, and what to run next."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("tensor", "shape", "from", "type"):
+    for title in ("tensor", "shape", "type"):
         table.add_column(title, no_wrap=True)
-    for title in ("size", "max error", "rms error", "relative"):
+    for title in ("size", "max error", "relative rms"):
         table.add_column(title, justify="right", no_wrap=True)
     for t in result.tensors:
         table.add_row(
             t.name,
             "[" + ", ".join(map(str, t.shape)) + "]",
-            t.source_dtype.lower(),
             t.type,
             _size(t.n_bytes),
             _number(t.max_error),
-            _number(t.rms_error),
             _number(t.relative_rms),
         )
     console.print(table, markup=False)

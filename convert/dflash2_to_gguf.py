@@ -22,6 +22,9 @@ from type_choice import FILE_TYPES, RECIPES
 __all__ = ["ConversionResult", "ConvertError", "convert", "main"]
 
 
+TABLE_WIDTH = 100  # whatever the terminal has: wrapped lines beat cut names
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dflash2_to_gguf.py",
@@ -89,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if as_json:
         print(to_json(result))
     else:
-        print_report(result, Console(width=None if sys.stdout.isatty() else 160))
+        print_report(result, Console(width=TABLE_WIDTH))
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from gguf_metadata import build_metadata
 from head_tensors import MASK_EMBEDDING_NAME, complete_head
 from hf_config import LAYOUTS, DrafterConfig, parse_config
 from hf_target import read_hf_target
-from hf_weights import read_checkpoint
+from hf_weights import checkpoint_name, read_checkpoint
 from json_values import load_json
 from target_info import Target, check_pair, read_gguf_target
 from tensor_map import map_tensors
@@ -69,14 +68,6 @@ class ConversionResult:
     warnings: tuple[str, ...]
     tensors: tuple[TensorReport, ...]
     seconds: float
-
-
-def source_name(drafter: Path) -> str:
-    """owner/name when the folder is a Hugging Face cache snapshot, else the folder's name."""
-    for part in drafter.resolve().parts:
-        if match := re.fullmatch(r"models--(.+?)--(.+)", part):
-            return f"{match[1]}/{match[2]}"
-    return drafter.resolve().name
 
 
 def default_outfile(target: Target, outtype: str) -> str:
@@ -170,6 +161,7 @@ def convert(
     begin = time.monotonic()
     if outtype not in FILE_TYPES:
         raise ConvertError(f"outtype: expected one of {', '.join(FILE_TYPES)}, got {outtype!r}")
+    name = checkpoint_name(Path(drafter))
     drafter, target = _drafter_folder(Path(drafter)), Path(target)
     config, info = _read_inputs(drafter, target, pre_tokenizer)
     checkpoint = read_checkpoint(drafter)
@@ -190,7 +182,6 @@ def convert(
     )
     plan = [PlannedTensor(t, name) for t, name in zip(tensors, types, strict=True)]
     n_params = sum(math.prod(t.shape) for t in tensors)
-    name = source_name(drafter)
     values = build_metadata(config, info, source_name=name, outtype=outtype, n_params=n_params)
 
     path = Path(outfile) if outfile is not None else Path.cwd()

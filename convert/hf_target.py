@@ -11,7 +11,7 @@ import gguf
 from convert_error import ConvertError
 from gguf_raw import Value, boolean, f32_array, i32_array, string, string_array, u32
 from gguf_schema import KEY_MASK_TOKEN, KEY_TOKEN_TYPE, KEY_TOKENS, OUTPUT, TOKEN_EMBD
-from hf_weights import StoredTensor, read_safetensors
+from hf_weights import StoredTensor, checkpoint_name, read_safetensors
 from json_values import Values, load_json
 from pre_tokenizers import pre_tokenizer_name
 from spm_vocab import read_spm
@@ -190,7 +190,7 @@ def read_hf_target(folder: Path, *, pre_tokenizer: str | None = None) -> Target:
     tied = bool(cfg.flag("tie_word_embeddings"))
     return Target(
         path=folder,
-        name=folder.resolve().name,
+        name=checkpoint_name(folder).rpartition("/")[2],
         architecture=model_type,
         n_layer=cfg.integer("num_hidden_layers"),
         n_embd=cfg.integer("hidden_size"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,6 +55,14 @@ class StoredTensor:
         if data.size != count:
             raise ConvertError(f"{self.where}: the file ends inside the tensor")
         return data.reshape(stop - start, columns)
+
+
+def checkpoint_name(folder: Path) -> str:
+    """owner/name when the folder is a Hugging Face cache snapshot, else the folder's name."""
+    for part in folder.resolve().parts:
+        if match := re.fullmatch(r"models--(.+?)--(.+)", part):
+            return f"{match[1]}/{match[2]}"
+    return folder.resolve().name
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def test_table_shows_every_tensor_and_what_to_run(
     assert dflash2_to_gguf.main(args) == 0
     text = capsys.readouterr().out
     row = next(line for line in text.splitlines() if line.startswith("fc.weight"))
-    assert row.split()[1:6] == ["[768,", "256]", "bf16", "q8_0", "0.2"]
+    assert row.split()[1:5] == ["[768,", "256]", "q8_0", "0.2"]
     assert "wrote and verified" in text
     assert f"  llama-server -m {target} -md {out} --spec-type draft-dflash" in text
 

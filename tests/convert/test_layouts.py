@@ -278,6 +278,7 @@ def test_mimo_in_the_dflash_subfolder_of_its_target(target: Path, tmp_path: Path
     assert fields["dflash.attention.sliding_window_pattern"] == [True, True]
     assert fields["dflash.attention.value_scale"] == np.float32(0.612)
     assert fields["dflash.rope.dimension_count"] == 32
+    assert fields["dflash2.source.name"] == "mimo"
     np.testing.assert_array_equal(found["blk.1.attn_sinks.weight"], np.full(4, 1.5, np.float32))
 
 

@@ -203,6 +203,15 @@ def test_sources_in_other_float_types_give_the_same_values(
         np.testing.assert_array_equal(tensor.data, source.astype(np.float32))
 
 
+def test_names_come_from_the_repository_in_a_hugging_face_cache(
+    target: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models--incoai--Qwen3.8-27B-DFlash2" / "snapshots" / "dedf8df6"
+    tiny_drafter.write_drafter(folder, tiny_drafter.CONFIG)
+    result = convert(folder, target, outtype="bf16", outfile=tmp_path)
+    assert result.source_name == "incoai/Qwen3.8-27B-DFlash2"
+
+
 def test_default_name_is_one_that_llama_cpp_discovers(
     drafter: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
