@@ -161,8 +161,8 @@ def convert(
     begin = time.monotonic()
     if outtype not in FILE_TYPES:
         raise ConvertError(f"outtype: expected one of {', '.join(FILE_TYPES)}, got {outtype!r}")
-    name = checkpoint_name(Path(drafter))
-    drafter, target = _drafter_folder(Path(drafter)), Path(target)
+    given, target = Path(drafter), Path(target)
+    drafter = _drafter_folder(given)
     config, info = _read_inputs(drafter, target, pre_tokenizer)
     checkpoint = read_checkpoint(drafter)
     tensors = complete_head(
@@ -182,6 +182,7 @@ def convert(
     )
     plan = [PlannedTensor(t, name) for t, name in zip(tensors, types, strict=True)]
     n_params = sum(math.prod(t.shape) for t in tensors)
+    name = checkpoint_name(given)
     values = build_metadata(config, info, source_name=name, outtype=outtype, n_params=n_params)
 
     path = Path(outfile) if outfile is not None else Path.cwd()
