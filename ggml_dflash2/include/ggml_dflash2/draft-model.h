@@ -1,9 +1,11 @@
 // A DFlash 2 drafter file: hyper-parameters and weights.
 //
 // Symbols used in shapes (ggml order, ne[0] first):
-//   n_embd  hidden size, the same as the target's      n_taps  target layers whose input is tapped
-//   n_vocab rows of embedding and selector tables       n_head_out rows of the output head (= n_vocab, or fewer with d2t)
-//   block   block_size: the anchor and block - 1 drafted positions
+//   n_embd      hidden size, the same as the target's
+//   n_taps      target layers whose input is tapped
+//   n_vocab     rows of embedding and selector tables
+//   n_head_out  rows of the output head (= n_vocab, or fewer with d2t)
+//   block       block_size: the anchor and block - 1 drafted positions
 #pragma once
 
 #include <cstdint>
@@ -69,8 +71,8 @@ class draft_model {
     const std::string &   path() const;
     const draft_hparams & hparams() const;
     const draft_pairing & pairing() const;
-    bool                  has_head() const;   // own output head
-    bool                  has_embd() const;   // own token embedding
+    bool                  has_head() const;    // own output head
+    bool                  has_embd() const;    // own token embedding
     size_t                size_bytes() const;  // of the weights
 
     struct impl;

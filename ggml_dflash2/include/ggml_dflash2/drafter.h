@@ -1,5 +1,5 @@
-// The drafter as the engine sees it. Anything that fills a lattice can stand in for the draft graph: tests use an oracle
-// and a garbage drafter.
+// The drafter as the engine sees it. Anything that fills a lattice can stand in for the draft graph: tests use an
+// oracle and a garbage drafter.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace dflash2 {
 
 // Hidden states tapped from the target, row i for position position + i.
 struct features {
-    std::vector<const float *> tap;           // [n_taps] pointers to [n_embd, n_rows], F32
+    std::vector<const float *> tap;  // [n_taps] pointers to [n_embd, n_rows], F32
     int32_t                    n_embd   = 0;
     int32_t                    n_rows   = 0;
     int32_t                    position = 0;  // of row 0
@@ -34,14 +34,14 @@ class drafter {
     // 1 <= n_draft <= max_draft().
     virtual lattice draft(token_id anchor, int32_t position, int32_t n_draft) = 0;
 
-    virtual int32_t                      max_draft() const     = 0;  // block_size - 1
+    virtual int32_t                      max_draft() const      = 0;  // block_size - 1
     virtual int32_t                      context_window() const = 0;  // positions before the anchor that matter; 0: all
-    virtual const std::vector<int32_t> & target_layers() const = 0;  // taps wanted: indices of layer inputs
+    virtual const std::vector<int32_t> & target_layers() const  = 0;  // taps wanted: indices of layer inputs
 };
 
 struct graph_drafter_params {
-    int32_t n_ctx     = 0;      // context of full-attention layers, in positions; sliding layers need window + block only
-    int32_t n_threads = 1;      // CPU backend
+    int32_t n_ctx     = 0;  // context of full-attention layers, in positions; sliding layers need window + block only
+    int32_t n_threads = 1;  // CPU backend
     bool    kv_f32    = false;  // draft K/V in F32 instead of F16
 };
 
@@ -51,8 +51,8 @@ struct shared_tensors {
     ggml_tensor * output   = nullptr;  // [n_embd, n_vocab]
 };
 
-// The draft graph of DESIGN 4 on a ggml backend: one graph per round injects the rows accepted last, drafts the block and
-// scores the lattice. Graphs are built and allocated once per shape.
+// The draft graph of DESIGN 4 on a ggml backend: one graph per round injects the rows accepted last, drafts the block
+// and scores the lattice. Graphs are built and allocated once per shape.
 class graph_drafter final : public drafter {
   public:
     // Throws error: errc::incompatible (sizes do not fit, a tensor is missing on both sides, a device lacks an op),

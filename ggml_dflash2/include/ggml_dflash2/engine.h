@@ -35,11 +35,11 @@ enum class accept_rule {
 };
 
 struct request {
-    std::vector<token_id>    prompt;             // not empty
+    std::vector<token_id>    prompt;  // not empty
     sampling_params          sampling;
-    int32_t                  max_tokens = -1;    // -1: until the context is full
-    std::vector<std::string> stop;               // ends before the first of these strings
-    int32_t                  n_draft_max = -1;   // tokens drafted per round; -1: the engine's; 0: plain decoding
+    int32_t                  max_tokens = -1;   // -1: until the context is full
+    std::vector<std::string> stop;              // ends before the first of these strings
+    int32_t                  n_draft_max = -1;  // tokens drafted per round; -1: the engine's; 0: plain decoding
     bool                     ignore_eos  = false;
 };
 
@@ -53,7 +53,7 @@ struct emitted {
 };
 
 struct engine_params {
-    int32_t     n_draft_max = -1;  // -1: all that the drafter can (block_size - 1); larger values are clamped to it
+    int32_t     n_draft_max = -1;    // -1: all that the drafter can (block_size - 1); larger values are clamped to it
     float       p_min       = 0.0f;  // stop a greedy draft below this probability
     accept_rule rule        = accept_rule::rejection;
 };

@@ -39,8 +39,10 @@ class target {
     int32_t     n_layer() const;
     int32_t     n_threads() const;
     bool        can_rollback() const;  // false: recurrent, hybrid and encoder models
-    std::string description() const;                    // e.g. "llama 135M Q4_1"
-    std::map<std::string, std::string> metadata() const;  // GGUF keys with scalar or string values, as libllama prints them
+    std::string description() const;   // e.g. "llama 135M Q4_1"
+
+    // GGUF keys with scalar or string values, as libllama prints them.
+    std::map<std::string, std::string> metadata() const;
 
     // Layer inputs to expose in features(). Throws errc::incompatible when a layer is out of range.
     void set_taps(const std::vector<int32_t> & layers);
@@ -60,8 +62,8 @@ class target {
     std::vector<token_id> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string           piece(token_id id, bool special = false) const;  // bytes; special: text of special tokens too
     bool                  is_eog(token_id id) const;
-    token_id              bos() const;  // -1: none
-    token_id              eos() const;  // -1: none
+    token_id              bos() const;         // -1: none
+    token_id              eos() const;         // -1: none
     uint64_t              vocab_hash() const;  // FNV-1a over ids, texts and types; see convert/
 
     shared_tensors      shared() const;

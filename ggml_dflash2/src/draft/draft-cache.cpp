@@ -16,7 +16,7 @@ int32_t round_up(int64_t n, int64_t step) {
 }
 
 ring_layout make_layout(int32_t block, int32_t window, int32_t n_ring) {
-    return { block, n_ring, window, round_up((int64_t) block + 1 + n_ring, 64) };
+    return {block, n_ring, window, round_up((int64_t) block + 1 + n_ring, 64)};
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, ggml_type type
     sliding_ = make_layout(hp.block_size, hp.sliding_window, std::min(std::max(1, hp.sliding_window - 1), n_ctx));
     full_    = make_layout(hp.block_size, 0, n_ctx);
 
-    ctx_.reset(ggml_init({ (size_t) (2 * hp.n_layer + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true }));
+    ctx_.reset(ggml_init({(size_t) (2 * hp.n_layer + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
     const int64_t n_embd_kv = (int64_t) hp.head_dim * hp.n_head_kv;
     for (int32_t il = 0; il < hp.n_layer; ++il) {
         const ring_layout & l = layout(hp.is_sliding[il] != 0);

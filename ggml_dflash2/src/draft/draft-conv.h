@@ -13,7 +13,8 @@ struct conv_shape {
     int32_t group  = 0;  // channels that share one dynamic coefficient
 };
 
-// y[c, t] = sum over tap of (base[c, tap, side] + coeff[c / group, tap, side, t]) * x[c, t - tap], x = 0 before the block
+// y[c, t] = sum over tap of (base[c, tap, side] + coeff[c / group, tap, side, t]) * x[c, t - tap]
+// with x = 0 before the block
 //   x      [n_embd, n_tok]
 //   coeff  [n_embd / group * kernel * 2, n_tok], from conv_weights::proj
 //   base   [n_embd, kernel, 2]

@@ -38,7 +38,8 @@ struct draft_graph::builder {
         return ggml_mul(ctx, ggml_rms_norm(ctx, x, hp.rms_eps), weight);
     }
 
-    // x: [head_dim, n_head, n_tok]. Degenerate M-RoPE sections [n_rot/2, 0, 0, 0] equal this rotation on text positions.
+    // x: [head_dim, n_head, n_tok]. Degenerate M-RoPE sections [n_rot/2, 0, 0, 0] equal this rotation on text
+    // positions.
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
         return ggml_rope_ext(ctx, x, pos, nullptr, hp.n_rot, GGML_ROPE_TYPE_NEOX, 0, hp.rope_freq_base, 1.0f, 0.0f,
                              1.0f, 0.0f, 0.0f);
@@ -113,7 +114,7 @@ struct draft_graph::builder {
     // Runs a sublayer between its two convolutions. Both sides take their coefficients from the un-convolved input.
     template <typename Sublayer>
     ggml_tensor * convolved(ggml_tensor * x, const conv_weights & conv, Sublayer sublayer) {
-        const conv_shape shape = { hp.conv_kernel_size, hp.conv_group_size };
+        const conv_shape shape = {hp.conv_kernel_size, hp.conv_group_size};
         ggml_tensor *    coeff = ggml_mul_mat(ctx, conv.proj, x);  // [n_embd / group * kernel * 2, B]
         ggml_tensor *    inner = build_conv(ctx, x, coeff, conv.base, shape, conv_side::before);
         return build_conv(ctx, sublayer(inner), coeff, conv.base, shape, conv_side::after);
@@ -133,9 +134,8 @@ struct draft_graph::builder {
         for (int32_t il = 0; il < hp.n_layer; ++il) {
             const layer_weights & l = w.layers[il];
 
-            ggml_tensor * cur = convolved(rms_norm(x, l.attn_norm), l.attn_conv, [&](ggml_tensor * t) {
-                return attention(il, t, k_cache[il], v_cache[il]);
-            });
+            ggml_tensor * cur = convolved(rms_norm(x, l.attn_norm), l.attn_conv,
+                                          [&](ggml_tensor * t) { return attention(il, t, k_cache[il], v_cache[il]); });
             x                 = ggml_add(ctx, x, cur);
             cur = convolved(rms_norm(x, l.ffn_norm), l.ffn_conv, [&](ggml_tensor * t) { return ffn(il, t); });
             x   = ggml_add(ctx, x, cur);
@@ -178,8 +178,8 @@ struct draft_graph::builder {
         g.out_cand = output(ggml_cont(ctx, cand), "cand");
 
         ggml_tensor * ids  = ggml_reshape_1d(ctx, g.out_cand, K * D);
-        ggml_tensor * gate = ggml_mul_mat(ctx, w.sel_hidden, hidden);                                 // [r, D]
-        ggml_tensor * succ = ggml_reshape_3d(ctx, ggml_get_rows(ctx, w.sel_succ, ids), r, K, D);      // [r, K, D]
+        ggml_tensor * gate = ggml_mul_mat(ctx, w.sel_hidden, hidden);                             // [r, D]
+        ggml_tensor * succ = ggml_reshape_3d(ctx, ggml_get_rows(ctx, w.sel_succ, ids), r, K, D);  // [r, K, D]
 
         // Position 0: the predecessor is the anchor.
         ggml_tensor * anchor = ggml_get_rows(ctx, w.sel_pred, ggml_view_1d(ctx, g.in_tokens, 1, 0));  // [r, 1]
@@ -197,19 +197,18 @@ struct draft_graph::builder {
         from = ggml_mul(ctx, from, ggml_view_3d(ctx, gate, r, 1, D - 1, gate->nb[1], gate->nb[1], gate->nb[1]));
         ggml_tensor * to    = ggml_view_3d(ctx, succ, r, K, D - 1, succ->nb[1], succ->nb[2], succ->nb[2]);
         ggml_tensor * score = ggml_mul_mat(ctx, to, from);  // [K (to), K (from), D - 1]
-        score = ggml_add(ctx, score,
-                         ggml_view_3d(ctx, unary, K, 1, D - 1, unary->nb[1], unary->nb[2], unary->nb[2]));
+        score = ggml_add(ctx, score, ggml_view_3d(ctx, unary, K, 1, D - 1, unary->nb[1], unary->nb[2], unary->nb[2]));
         g.out_score = output(score, "score");
     }
 };
 
 draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & cache, const shared_tensors & shared,
-                         const std::vector<ggml_backend_t> & backends, const graph_shape & shape) :
-    shape_(shape) {
+                         const std::vector<ggml_backend_t> & backends, const graph_shape & shape)
+    : shape_(shape) {
     const draft_hparams & hp      = model.hp;
     const size_t          n_nodes = (size_t) hp.n_layer * (96 + 32 * hp.conv_kernel_size) + 128;
-    ctx_.reset(ggml_init({ n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
-                           /*no_alloc =*/true }));
+    ctx_.reset(ggml_init({n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
+                          /*no_alloc =*/true}));
     if (!ctx_) {
         throw error(errc::memory, "draft graph: cannot allocate its nodes");
     }
@@ -217,7 +216,7 @@ draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & ca
 
     ggml_tensor * tok_embd = model.weights.tok_embd ? model.weights.tok_embd : shared.tok_embd;
     ggml_tensor * head     = model.weights.output ? model.weights.output : shared.output;
-    builder       b{ *this, hp, model.weights, cache, tok_embd, head, ctx_.get() };
+    builder       b{*this, hp, model.weights, cache, tok_embd, head, ctx_.get()};
 
     std::vector<ggml_tensor *> k_cache, v_cache;
     for (int32_t il = 0; il < hp.n_layer; ++il) {

@@ -17,8 +17,7 @@ struct graph_shape {
     int32_t n_kv_full    = 0;  // visible cells of full layers
 
     bool operator==(const graph_shape & o) const {
-        return n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding &&
-               n_kv_full == o.n_kv_full;
+        return n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding && n_kv_full == o.n_kv_full;
     }
 };
 

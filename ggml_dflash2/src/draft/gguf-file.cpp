@@ -49,7 +49,7 @@ gguf_file::gguf_file(const std::string & path) : path_(path), file_(std::fopen(p
     const uint64_t file_size = (uint64_t) std::ftell(file_.get());
     std::rewind(file_.get());
 
-    ctx_.reset(gguf_init_from_file_ptr(file_.get(), { /*no_alloc =*/true, /*ctx =*/nullptr }));
+    ctx_.reset(gguf_init_from_file_ptr(file_.get(), {/*no_alloc =*/true, /*ctx =*/nullptr}));
     if (!ctx_) {
         fail("not a readable GGUF file (wrong magic, truncated or malformed header); download or convert it again");
     }
@@ -93,8 +93,8 @@ bool gguf_file::has(const char * key) const {
 
 std::optional<int64_t> gguf_file::find_int(const char * key, int64_t min, int64_t max) const {
     const int64_t id = find(key,
-                            { GGUF_TYPE_UINT8, GGUF_TYPE_INT8, GGUF_TYPE_UINT16, GGUF_TYPE_INT16, GGUF_TYPE_UINT32,
-                              GGUF_TYPE_INT32, GGUF_TYPE_UINT64, GGUF_TYPE_INT64 },
+                            {GGUF_TYPE_UINT8, GGUF_TYPE_INT8, GGUF_TYPE_UINT16, GGUF_TYPE_INT16, GGUF_TYPE_UINT32,
+                             GGUF_TYPE_INT32, GGUF_TYPE_UINT64, GGUF_TYPE_INT64},
                             "an integer");
     if (id < 0) {
         return std::nullopt;
@@ -116,7 +116,7 @@ int64_t gguf_file::get_int(const char * key, int64_t min, int64_t max) const {
 }
 
 std::optional<float> gguf_file::find_float(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_FLOAT32 }, "a float32");
+    const int64_t id = find(key, {GGUF_TYPE_FLOAT32}, "a float32");
     if (id < 0) {
         return std::nullopt;
     }
@@ -136,22 +136,22 @@ float gguf_file::get_float(const char * key) const {
 }
 
 std::optional<bool> gguf_file::find_bool(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_BOOL }, "a boolean");
+    const int64_t id = find(key, {GGUF_TYPE_BOOL}, "a boolean");
     return id < 0 ? std::nullopt : std::optional<bool>(gguf_get_val_bool(ctx_.get(), id));
 }
 
 std::optional<std::string> gguf_file::find_string(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_STRING }, "a string");
+    const int64_t id = find(key, {GGUF_TYPE_STRING}, "a string");
     return id < 0 ? std::nullopt : std::optional<std::string>(gguf_get_val_str(ctx_.get(), id));
 }
 
 std::optional<uint64_t> gguf_file::find_u64(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_UINT64 }, "a uint64");
+    const int64_t id = find(key, {GGUF_TYPE_UINT64}, "a uint64");
     return id < 0 ? std::nullopt : std::optional<uint64_t>(gguf_get_val_u64(ctx_.get(), id));
 }
 
 std::vector<int32_t> gguf_file::get_int_array(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_ARRAY }, "an array of int32");
+    const int64_t id = find(key, {GGUF_TYPE_ARRAY}, "an array of int32");
     if (id < 0) {
         fail(std::string("key ") + key + " is missing; convert the drafter again");
     }
@@ -160,11 +160,11 @@ std::vector<int32_t> gguf_file::get_int_array(const char * key) const {
         fail(std::string("key ") + key + ": expected an array of int32, got an array of " + gguf_type_name(type));
     }
     const auto * data = (const int32_t *) gguf_get_arr_data(ctx_.get(), id);
-    return { data, data + gguf_get_arr_n(ctx_.get(), id) };
+    return {data, data + gguf_get_arr_n(ctx_.get(), id)};
 }
 
 std::optional<std::vector<uint8_t>> gguf_file::find_bool_array(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_ARRAY }, "an array of booleans");
+    const int64_t id = find(key, {GGUF_TYPE_ARRAY}, "an array of booleans");
     if (id < 0) {
         return std::nullopt;
     }
@@ -177,7 +177,7 @@ std::optional<std::vector<uint8_t>> gguf_file::find_bool_array(const char * key)
 }
 
 std::optional<std::vector<std::string>> gguf_file::find_string_array(const char * key) const {
-    const int64_t id = find(key, { GGUF_TYPE_ARRAY }, "an array of strings");
+    const int64_t id = find(key, {GGUF_TYPE_ARRAY}, "an array of strings");
     if (id < 0) {
         return std::nullopt;
     }
@@ -202,8 +202,7 @@ const gguf_tensor * gguf_file::find_tensor(const std::string & name) const {
 }
 
 void gguf_file::read(const gguf_tensor & t, void * out) const {
-    if (std::fseek(file_.get(), (long) t.offset, SEEK_SET) != 0 ||
-        std::fread(out, 1, t.size, file_.get()) != t.size) {
+    if (std::fseek(file_.get(), (long) t.offset, SEEK_SET) != 0 || std::fread(out, 1, t.size, file_.get()) != t.size) {
         throw error(errc::file, path_ + ": cannot read tensor " + t.name + ": " + std::strerror(errno));
     }
 }

@@ -29,16 +29,16 @@ class gguf_file {
 
     const std::string & path() const { return path_; }
 
-    bool                                has(const char * key) const;
-    int64_t                             get_int(const char * key, int64_t min, int64_t max) const;
-    std::optional<int64_t>              find_int(const char * key, int64_t min, int64_t max) const;
-    float                               get_float(const char * key) const;
-    std::optional<float>                find_float(const char * key) const;
-    std::optional<bool>                 find_bool(const char * key) const;
-    std::optional<std::string>          find_string(const char * key) const;
-    std::optional<uint64_t>             find_u64(const char * key) const;
-    std::vector<int32_t>                get_int_array(const char * key) const;
-    std::optional<std::vector<uint8_t>> find_bool_array(const char * key) const;
+    bool                                    has(const char * key) const;
+    int64_t                                 get_int(const char * key, int64_t min, int64_t max) const;
+    std::optional<int64_t>                  find_int(const char * key, int64_t min, int64_t max) const;
+    float                                   get_float(const char * key) const;
+    std::optional<float>                    find_float(const char * key) const;
+    std::optional<bool>                     find_bool(const char * key) const;
+    std::optional<std::string>              find_string(const char * key) const;
+    std::optional<uint64_t>                 find_u64(const char * key) const;
+    std::vector<int32_t>                    get_int_array(const char * key) const;
+    std::optional<std::vector<uint8_t>>     find_bool_array(const char * key) const;
     std::optional<std::vector<std::string>> find_string_array(const char * key) const;
 
     const std::vector<gguf_tensor> & tensors() const { return tensors_; }

@@ -41,8 +41,8 @@ void check_shared(const draft_model::impl & m, const shared_tensors & s) {
 // Backends for the drafter's device, for the devices that hold shared tensors, and the CPU last, without repeats.
 std::vector<ggml_backend_ptr> make_backends(const draft_model::impl & m, const shared_tensors & shared,
                                             int32_t n_threads) {
-    std::vector<ggml_backend_dev_t> devices = { m.device };
-    for (const ggml_tensor * t : { shared.tok_embd, shared.output }) {
+    std::vector<ggml_backend_dev_t> devices = {m.device};
+    for (const ggml_tensor * t : {shared.tok_embd, shared.output}) {
         if (t && t->buffer) {
             if (ggml_backend_dev_t d = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(t->buffer))) {
                 devices.push_back(d);
@@ -71,7 +71,8 @@ std::vector<ggml_backend_ptr> make_backends(const draft_model::impl & m, const s
     return backends;
 }
 
-template <typename T> void set_input(ggml_tensor * t, const std::vector<T> & data) {
+template <typename T>
+void set_input(ggml_tensor * t, const std::vector<T> & data) {
     if (t) {
         ggml_backend_tensor_set(t, data.data(), 0, data.size() * sizeof(T));
     }
@@ -88,25 +89,25 @@ struct graph_drafter::impl {
     std::vector<std::unique_ptr<draft_graph>> graphs;  // most recently used first
 
     // Context: positions begin .. end - 1. Those from `injected` on are still staged on the host.
-    int32_t            begin    = 0;
-    int32_t            end      = 0;
-    int32_t            injected = 0;
-    std::vector<float> staged;  // [n_taps * n_embd, end - injected]
+    int32_t             begin    = 0;
+    int32_t             end      = 0;
+    int32_t             injected = 0;
+    std::vector<float>  staged;  // [n_taps * n_embd, end - injected]
     const draft_graph * last = nullptr;
 
-    impl(std::shared_ptr<const draft_model> m, const shared_tensors & s, const graph_drafter_params & p) :
-        model(std::move(m)),
-        shared(s),
-        backends(make_backends(model->get(), s, p.n_threads)),
-        cache(model->hparams(), p.n_ctx, p.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, model->get().device),
-        n_ctx(p.n_ctx) {}
+    impl(std::shared_ptr<const draft_model> m, const shared_tensors & s, const graph_drafter_params & p)
+        : model(std::move(m)),
+          shared(s),
+          backends(make_backends(model->get(), s, p.n_threads)),
+          cache(model->hparams(), p.n_ctx, p.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, model->get().device),
+          n_ctx(p.n_ctx) {}
 
     const draft_hparams & hp() const { return model->hparams(); }
 
     size_t row_size() const { return (size_t) hp().n_taps() * hp().n_embd; }
 
     draft_graph & graph(int32_t n_rows, int32_t n_draft, int32_t context_end) {
-        graph_shape shape = { n_rows, n_draft, 0, 0 };
+        graph_shape shape = {n_rows, n_draft, 0, 0};
         if (n_draft > 0) {
             shape.n_kv_sliding = cache.layout(true).n_visible(begin, context_end);
             shape.n_kv_full    = cache.layout(false).n_visible(begin, context_end);
@@ -227,8 +228,8 @@ void graph_drafter::inject(const features & f) {
     impl & d = *impl_;
     if ((int32_t) f.tap.size() != d.hp().n_taps() || f.n_embd != d.hp().n_embd) {
         throw error(errc::argument, "inject: expected " + std::to_string(d.hp().n_taps()) + " taps of " +
-                                        std::to_string(d.hp().n_embd) + " values, got " +
-                                        std::to_string(f.tap.size()) + " of " + std::to_string(f.n_embd));
+                                        std::to_string(d.hp().n_embd) + " values, got " + std::to_string(f.tap.size()) +
+                                        " of " + std::to_string(f.n_embd));
     }
     if (d.begin == d.end) {
         d.begin = d.end = d.injected = f.position;

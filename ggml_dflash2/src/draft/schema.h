@@ -38,7 +38,7 @@ constexpr const char * KEY_TARGET_VOCAB_HASH = "dflash2.target.vocab_hash";
 
 // Keys that change the result and that the draft graph does not implement; no DFlash 2 checkpoint uses them.
 constexpr const char * UNSUPPORTED_KEYS[] = {
-    "dflash.attention.value_scale", "dflash.attention.scale",         "dflash.hidden_activation",
+    "dflash.attention.value_scale", "dflash.attention.scale",        "dflash.hidden_activation",
     "dflash.rope.scaling.type",     "dflash.hyper_connection.count",
 };
 

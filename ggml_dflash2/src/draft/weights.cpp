@@ -43,8 +43,8 @@ class binder {
         if (k == kind::vector && t->type != GGML_TYPE_F32) {
             file_.fail("tensor " + name + ": expected type f32, got " + ggml_type_name(t->type));
         }
-        if (k == kind::matrix && !ggml_is_quantized(t->type) && t->type != GGML_TYPE_F32 &&
-            t->type != GGML_TYPE_F16 && t->type != GGML_TYPE_BF16) {
+        if (k == kind::matrix && !ggml_is_quantized(t->type) && t->type != GGML_TYPE_F32 && t->type != GGML_TYPE_F16 &&
+            t->type != GGML_TYPE_BF16) {
             file_.fail("tensor " + name + ": expected a float or quantized type, got " + ggml_type_name(t->type));
         }
         return create(name, t->type, ne);
@@ -94,21 +94,21 @@ layer_weights bind_layer(binder & b, const draft_hparams & hp, int32_t il) {
     const int64_t n_kernel = hp.conv_kernel_size;
 
     layer_weights l;
-    l.attn_norm      = b.layer(il, schema::ATTN_NORM, { n_embd }, kind::vector);
-    l.wq             = b.layer(il, schema::ATTN_Q, { n_embd, n_q }, kind::matrix);
-    l.wk             = b.layer(il, schema::ATTN_K, { n_embd, n_kv }, kind::matrix);
-    l.wv             = b.layer(il, schema::ATTN_V, { n_embd, n_kv }, kind::matrix);
-    l.wo             = b.layer(il, schema::ATTN_OUT, { n_q, n_embd }, kind::matrix);
-    l.q_norm         = b.layer(il, schema::ATTN_Q_NORM, { hp.head_dim }, kind::vector);
-    l.k_norm         = b.layer(il, schema::ATTN_K_NORM, { hp.head_dim }, kind::vector);
-    l.attn_conv.base = b.layer(il, schema::ATTN_CONV_BASE, { n_embd, n_kernel, 2 }, kind::vector);
-    l.attn_conv.proj = b.layer(il, schema::ATTN_CONV_PROJ, { n_embd, n_coeff }, kind::matrix);
-    l.ffn_norm       = b.layer(il, schema::FFN_NORM, { n_embd }, kind::vector);
-    l.gate           = b.layer(il, schema::FFN_GATE, { n_embd, hp.n_ff }, kind::matrix);
-    l.up             = b.layer(il, schema::FFN_UP, { n_embd, hp.n_ff }, kind::matrix);
-    l.down           = b.layer(il, schema::FFN_DOWN, { hp.n_ff, n_embd }, kind::matrix);
-    l.ffn_conv.base  = b.layer(il, schema::FFN_CONV_BASE, { n_embd, n_kernel, 2 }, kind::vector);
-    l.ffn_conv.proj  = b.layer(il, schema::FFN_CONV_PROJ, { n_embd, n_coeff }, kind::matrix);
+    l.attn_norm      = b.layer(il, schema::ATTN_NORM, {n_embd}, kind::vector);
+    l.wq             = b.layer(il, schema::ATTN_Q, {n_embd, n_q}, kind::matrix);
+    l.wk             = b.layer(il, schema::ATTN_K, {n_embd, n_kv}, kind::matrix);
+    l.wv             = b.layer(il, schema::ATTN_V, {n_embd, n_kv}, kind::matrix);
+    l.wo             = b.layer(il, schema::ATTN_OUT, {n_q, n_embd}, kind::matrix);
+    l.q_norm         = b.layer(il, schema::ATTN_Q_NORM, {hp.head_dim}, kind::vector);
+    l.k_norm         = b.layer(il, schema::ATTN_K_NORM, {hp.head_dim}, kind::vector);
+    l.attn_conv.base = b.layer(il, schema::ATTN_CONV_BASE, {n_embd, n_kernel, 2}, kind::vector);
+    l.attn_conv.proj = b.layer(il, schema::ATTN_CONV_PROJ, {n_embd, n_coeff}, kind::matrix);
+    l.ffn_norm       = b.layer(il, schema::FFN_NORM, {n_embd}, kind::vector);
+    l.gate           = b.layer(il, schema::FFN_GATE, {n_embd, hp.n_ff}, kind::matrix);
+    l.up             = b.layer(il, schema::FFN_UP, {n_embd, hp.n_ff}, kind::matrix);
+    l.down           = b.layer(il, schema::FFN_DOWN, {hp.n_ff, n_embd}, kind::matrix);
+    l.ffn_conv.base  = b.layer(il, schema::FFN_CONV_BASE, {n_embd, n_kernel, 2}, kind::vector);
+    l.ffn_conv.proj  = b.layer(il, schema::FFN_CONV_PROJ, {n_embd, n_coeff}, kind::matrix);
     return l;
 }
 
@@ -136,7 +136,7 @@ std::vector<int32_t> read_d2t(const gguf_file & file, const gguf_tensor & t, int
 
 draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device) {
     draft_weights w;
-    w.ctx.reset(ggml_init({ (file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true }));
+    w.ctx.reset(ggml_init({(file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
     if (!w.ctx) {
         throw error(errc::memory, file.path() + ": cannot allocate tensor headers");
     }
@@ -149,21 +149,21 @@ draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_back
 
     binder        b(file, w.ctx.get());
     const int64_t n_embd = hp.n_embd;
-    w.fc                 = b.bind(schema::FC, { n_embd * hp.n_taps(), n_embd }, kind::matrix);
-    w.hidden_norm        = b.bind(schema::HIDDEN_NORM, { n_embd }, kind::vector);
-    w.output_norm        = b.bind(schema::OUTPUT_NORM, { n_embd }, kind::vector);
-    w.sel_pred           = b.bind(schema::SEL_PRED, { hp.selector_rank, hp.n_vocab }, kind::matrix);
-    w.sel_succ           = b.bind(schema::SEL_SUCC, { hp.selector_rank, hp.n_vocab }, kind::matrix);
-    w.sel_hidden         = b.bind(schema::SEL_HIDDEN, { n_embd, hp.selector_rank }, kind::matrix);
-    w.tok_embd           = b.bind(schema::TOKEN_EMBD, { n_embd, hp.n_vocab }, kind::matrix, /*required =*/false);
+    w.fc                 = b.bind(schema::FC, {n_embd * hp.n_taps(), n_embd}, kind::matrix);
+    w.hidden_norm        = b.bind(schema::HIDDEN_NORM, {n_embd}, kind::vector);
+    w.output_norm        = b.bind(schema::OUTPUT_NORM, {n_embd}, kind::vector);
+    w.sel_pred           = b.bind(schema::SEL_PRED, {hp.selector_rank, hp.n_vocab}, kind::matrix);
+    w.sel_succ           = b.bind(schema::SEL_SUCC, {hp.selector_rank, hp.n_vocab}, kind::matrix);
+    w.sel_hidden         = b.bind(schema::SEL_HIDDEN, {n_embd, hp.selector_rank}, kind::matrix);
+    w.tok_embd           = b.bind(schema::TOKEN_EMBD, {n_embd, hp.n_vocab}, kind::matrix, /*required =*/false);
 
     std::vector<int32_t> d2t;
     if (const gguf_tensor * t = file.find_tensor(schema::D2T)) {
         d2t   = read_d2t(file, *t, hp.n_vocab);
-        w.d2t = b.create(schema::D2T, GGML_TYPE_I32, { 1, (int64_t) d2t.size(), 1, 1 });
+        w.d2t = b.create(schema::D2T, GGML_TYPE_I32, {1, (int64_t) d2t.size(), 1, 1});
     }
     const int64_t n_head_out = d2t.empty() ? hp.n_vocab : (int64_t) d2t.size();
-    w.output = b.bind(schema::OUTPUT, { n_embd, n_head_out }, kind::matrix, /*required =*/!d2t.empty());
+    w.output                 = b.bind(schema::OUTPUT, {n_embd, n_head_out}, kind::matrix, /*required =*/!d2t.empty());
     if (hp.selector_top_k > n_head_out) {
         file.fail("selector_top_k " + std::to_string(hp.selector_top_k) + " is larger than the output head");
     }

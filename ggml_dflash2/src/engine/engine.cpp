@@ -55,9 +55,9 @@ struct engine::impl {
     std::optional<law_sampler> sampler;
     random_source              random;
     text_stream                text;
-    token_id                   anchor      = -1;  // -1: the first token is still to be picked from the prompt's last row
-    int32_t                    n           = 0;
-    int32_t                    last_row    = 0;   // of the prompt's last token in the last prompt decode
+    token_id                   anchor   = -1;  // -1: the first token is still to be picked from the prompt's last row
+    int32_t                    n        = 0;
+    int32_t                    last_row = 0;  // of the prompt's last token in the last prompt decode
     int32_t                    n_draft_req = 0;
     uint32_t                   round       = 0;
     int64_t                    n_left      = 0;  // tokens that may still be emitted
@@ -110,8 +110,8 @@ struct engine::impl {
     draft_path make_path(int32_t n_draft) {
         timer         time(now.ms_draft);
         const lattice lat = dft->draft(anchor, n, n_draft);
-        return sampled_walk() ? walk_sample(lat, req.sampling.temperature, random, (uint32_t) n, round) :
-                                walk_greedy(lat, params.p_min);
+        return sampled_walk() ? walk_sample(lat, req.sampling.temperature, random, (uint32_t) n, round)
+                              : walk_greedy(lat, params.p_min);
     }
 
     // The chain is advanced along kept tokens only, row by row, so it never has to be rolled back.
@@ -143,7 +143,7 @@ struct engine::impl {
     // Emits a committed token. False when it ends the request.
     bool emit(token_id id, bool from_draft, std::vector<emitted> & out) {
         const bool eog = tgt.is_eog(id);
-        out.push_back({ id, eog ? "" : text.push(tgt.piece(id)), from_draft });
+        out.push_back({id, eog ? "" : text.push(tgt.piece(id)), from_draft});
         now.n_generated++;
         n_left--;
         if (eog || text.stopped()) {
@@ -177,7 +177,7 @@ struct engine::impl {
         const draft_path path    = n_draft > 0 ? make_path(n_draft) : draft_path{};
         const int32_t    n_path  = (int32_t) path.token.size();
 
-        std::vector<token_id> rows = { anchor };
+        std::vector<token_id> rows = {anchor};
         rows.insert(rows.end(), path.token.begin(), path.token.end());
         {
             timer time(now.ms_verify);
@@ -216,8 +216,8 @@ struct engine::impl {
     }
 };
 
-engine::engine(target & tgt, drafter * dft, const engine_params & params) :
-    impl_(std::make_unique<impl>(tgt, dft, params)) {
+engine::engine(target & tgt, drafter * dft, const engine_params & params)
+    : impl_(std::make_unique<impl>(tgt, dft, params)) {
     if (params.n_draft_max < -1 || params.p_min < 0.0f || params.p_min > 1.0f) {
         throw error(errc::argument, "engine: n_draft_max must be -1 or more, p_min in [0, 1]");
     }
@@ -225,8 +225,9 @@ engine::engine(target & tgt, drafter * dft, const engine_params & params) :
         return;
     }
     if (!tgt.can_rollback()) {
-        throw error(errc::incompatible, tgt.path() + ": a recurrent, hybrid or encoder target cannot be rolled back to "
-                                                     "the accepted tokens yet; use it without a drafter");
+        throw error(errc::incompatible, tgt.path() +
+                                            ": a recurrent, hybrid or encoder target cannot be rolled back to "
+                                            "the accepted tokens yet; use it without a drafter");
     }
     tgt.set_taps(dft->target_layers());
     const int32_t most = std::min(dft->max_draft(), tgt.max_logit_rows() - 1);
@@ -245,8 +246,8 @@ void engine::begin(const request & req, const std::function<void()> & poll) {
         throw error(errc::argument, "max_tokens and n_draft_max must be -1 or more");
     }
     if ((int64_t) req.prompt.size() >= e.tgt.n_ctx()) {
-        throw error(errc::context_full, "prompt: " + std::to_string(req.prompt.size()) + " tokens do not fit into the " +
-                                            "context of " + std::to_string(e.tgt.n_ctx()) +
+        throw error(errc::context_full, "prompt: " + std::to_string(req.prompt.size()) +
+                                            " tokens do not fit into the context of " + std::to_string(e.tgt.n_ctx()) +
                                             " with room to generate; use a larger n_ctx or a shorter prompt");
     }
     e.sampler.emplace(e.tgt, req);
@@ -254,8 +255,9 @@ void engine::begin(const request & req, const std::function<void()> & poll) {
     e.req         = req;
     e.n_draft_req = req.n_draft_max < 0 ? e.n_draft_max : std::min(req.n_draft_max, e.n_draft_max);
     if (e.sampled_walk() && e.params.p_min > 0.0f && e.drafting()) {
-        throw error(errc::argument, "p_min cuts greedy drafts only: with a temperature above 0 it would make the length "
-                                    "depend on drawn tokens; use p_min = 0 or accept_rule match");
+        throw error(errc::argument,
+                    "p_min cuts greedy drafts only: with a temperature above 0 it would make the length "
+                    "depend on drawn tokens; use p_min = 0 or accept_rule match");
     }
     e.random = random_source(req.sampling.seed);
     e.anchor = -1;

@@ -26,9 +26,8 @@ void check(const sampling_params & s) {
 
 }  // namespace
 
-law_sampler::law_sampler(const target & tgt, const request & req) :
-    chain_(llama_sampler_chain_init({ /*no_perf =*/true })),
-    n_vocab_(tgt.n_vocab()) {
+law_sampler::law_sampler(const target & tgt, const request & req)
+    : chain_(llama_sampler_chain_init({/*no_perf =*/true})), n_vocab_(tgt.n_vocab()) {
     const sampling_params & s = req.sampling;
     check(s);
     const auto add = [&](llama_sampler * sampler) {
@@ -39,14 +38,14 @@ law_sampler::law_sampler(const target & tgt, const request & req) :
         std::vector<llama_logit_bias> bias;
         for (token_id id = 0; id < n_vocab_; ++id) {
             if (tgt.is_eog(id)) {
-                bias.push_back({ id, -INFINITY });
+                bias.push_back({id, -INFINITY});
             }
         }
         add(llama_sampler_init_logit_bias(n_vocab_, (int32_t) bias.size(), bias.data()));
     }
     if (s.repeat_penalty != 1.0f && s.repeat_last_n != 0) {
-        add(llama_sampler_init_penalties(n_vocab_, s.repeat_last_n < 0 ? tgt.n_ctx() : s.repeat_last_n, s.repeat_penalty, 0.0f,
-                                         0.0f));
+        add(llama_sampler_init_penalties(n_vocab_, s.repeat_last_n < 0 ? tgt.n_ctx() : s.repeat_last_n,
+                                         s.repeat_penalty, 0.0f, 0.0f));
     }
     greedy_ = s.temperature == 0.0f;
     if (greedy_) {
@@ -67,9 +66,9 @@ law_sampler::law_sampler(const target & tgt, const request & req) :
 void law_sampler::apply(const float * logits) {
     data_.resize(n_vocab_);
     for (int32_t id = 0; id < n_vocab_; ++id) {
-        data_[id] = { id, logits[id], 0.0f };
+        data_[id] = {id, logits[id], 0.0f};
     }
-    cur_ = { data_.data(), data_.size(), -1, false };
+    cur_ = {data_.data(), data_.size(), -1, false};
     llama_sampler_apply(chain_.get(), &cur_);
 }
 
@@ -110,7 +109,7 @@ const law & law_sampler::distribution(const float * logits) {
     double sum = 0.0;
     law_.resize(cur_.size);
     for (size_t i = 0; i < cur_.size; ++i) {
-        law_[i] = { cur_.data[i].id, std::exp(cur_.data[i].logit - max) };
+        law_[i] = {cur_.data[i].id, std::exp(cur_.data[i].logit - max)};
         sum += law_[i].p;
     }
     if (!std::isfinite(max) || !std::isfinite(sum)) {

@@ -9,14 +9,14 @@ namespace {
 // general.architecture of the models that set layer inputs in llama.cpp 0c1e57098 (2026-10-01). Asking any other model
 // for them aborts the process.
 const std::set<std::string> TAPPABLE = {
-    "bailingmoe3", "deepseek4",  "gemma4",         "gpt-oss",   "hunyuan-dense", "hunyuan_vl", "lfm2",
-    "lfm2moe",     "llama",      "mimo2",          "minimax-01", "minimax-m2",   "muse-glimmer", "nanbeige",
-    "nemotron_h",  "nemotron_h_moe", "qwen3",      "qwen35",    "qwen35moe",     "qwen3moe",   "qwen3next",
-    "qwen4exp",
+    "bailingmoe3",  "deepseek4", "gemma4",     "gpt-oss",        "hunyuan-dense", "hunyuan_vl",
+    "lfm2",         "lfm2moe",   "llama",      "mimo2",          "minimax-01",    "minimax-m2",
+    "muse-glimmer", "nanbeige",  "nemotron_h", "nemotron_h_moe", "qwen3",         "qwen35",
+    "qwen35moe",    "qwen3moe",  "qwen3next",  "qwen4exp",
 };
 
 // Those that also expose the output of the last layer, as layer n_layer.
-const std::set<std::string> TAPPABLE_LAST = { "deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe" };
+const std::set<std::string> TAPPABLE_LAST = {"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"};
 
 }  // namespace
 

@@ -69,7 +69,9 @@ target::target(const std::string & path, const target_params & params) : impl_(s
     impl & t    = *impl_;
     t.path      = path;
     t.n_threads = params.n_threads > 0 ? params.n_threads : default_threads();
-    { const gguf_file header(path); }  // a named error for missing, truncated and malformed files
+    {  // a named error for missing, truncated and malformed files
+        const gguf_file header(path);
+    }
 
     llama_model_params mparams = llama_model_default_params();
     mparams.n_gpu_layers       = params.n_gpu_layers < 0 ? INT32_MAX : params.n_gpu_layers;
@@ -155,8 +157,7 @@ std::map<std::string, std::string> target::metadata() const {
         return n < 0 ? std::string() : std::string(buf.data(), n);
     };
     for (int32_t i = 0; i < llama_model_meta_count(m); ++i) {
-        const std::string k =
-            read(key, [&](char * b, size_t n) { return llama_model_meta_key_by_index(m, i, b, n); });
+        const std::string k = read(key, [&](char * b, size_t n) { return llama_model_meta_key_by_index(m, i, b, n); });
         out[k] = read(value, [&](char * b, size_t n) { return llama_model_meta_val_str_by_index(m, i, b, n); });
     }
     return out;
@@ -195,9 +196,9 @@ void target::decode(const token_id * tokens, int32_t n_tokens, int32_t position,
                                         std::to_string(position));
     }
     if (n_tokens > n_ctx() - position) {
-        throw error(errc::context_full, "the context of " + std::to_string(n_ctx()) + " tokens is full: " +
-                                            std::to_string(position) + " used, " + std::to_string(n_tokens) +
-                                            " more needed; use a larger n_ctx or a shorter prompt");
+        throw error(errc::context_full,
+                    "the context of " + std::to_string(n_ctx()) + " tokens is full: " + std::to_string(position) +
+                        " used, " + std::to_string(n_tokens) + " more needed; use a larger n_ctx or a shorter prompt");
     }
     llama_batch & b = t.batch->batch;
     b.n_tokens      = n_tokens;
@@ -256,8 +257,8 @@ void target::truncate(int32_t n_keep) {
 
 std::vector<token_id> target::tokenize(const std::string & text, bool add_special, bool parse_special) const {
     std::vector<token_id> out(text.size() + 8);
-    int32_t               n = llama_tokenize(impl_->vocab, text.data(), (int32_t) text.size(), out.data(),
-                                             (int32_t) out.size(), add_special, parse_special);
+    int32_t n = llama_tokenize(impl_->vocab, text.data(), (int32_t) text.size(), out.data(), (int32_t) out.size(),
+                               add_special, parse_special);
     if (n < 0 && n != INT32_MIN) {
         out.resize(-n);
         n = llama_tokenize(impl_->vocab, text.data(), (int32_t) text.size(), out.data(), (int32_t) out.size(),
@@ -300,8 +301,8 @@ token_id target::eos() const {
 uint64_t target::vocab_hash() const {
     const gguf_file file(impl_->path);
     const auto      texts = file.find_string_array("tokenizer.ggml.tokens");
-    const auto      types = file.has("tokenizer.ggml.token_type") ? file.get_int_array("tokenizer.ggml.token_type") :
-                                                                    std::vector<int32_t>();
+    const auto      types = file.has("tokenizer.ggml.token_type") ? file.get_int_array("tokenizer.ggml.token_type")
+                                                                  : std::vector<int32_t>();
     uint64_t        hash  = 0xcbf29ce484222325ULL;
     for (size_t i = 0; texts && i < texts->size(); ++i) {
         const uint8_t type = i < types.size() ? (uint8_t) types[i] : 1;
