@@ -11,6 +11,7 @@ from typing import Final
 import gguf_raw
 from convert_error import ConvertError
 from gguf_schema import (
+    ARCH,
     KEY_MASK_TOKEN,
     KEY_TOKEN_TYPE,
     KEY_TOKENS,
@@ -84,6 +85,10 @@ def read_gguf_target(path: Path) -> Target:
     arch = arch_value.text() if arch_value else None
     if not arch:
         raise ConvertError(f"{path}: general.architecture: expected a name, got nothing")
+    if arch == ARCH:
+        raise ConvertError(
+            f"{path}: general.architecture: expected a target model, got a drafter ({ARCH})"
+        )
     tokens = list(values[KEY_TOKENS].strings()) if KEY_TOKENS in values else []
     if not tokens:
         raise ConvertError(

@@ -149,6 +149,12 @@ def test_target_without_vocabulary_is_refused(tmp_path: Path) -> None:
         read_gguf_target(path)
 
 
+def test_a_drafter_as_target_is_refused(tmp_path: Path) -> None:
+    path = tiny_drafter.write_target(tmp_path / "x.gguf", arch="dflash")
+    with pytest.raises(ConvertError, match="expected a target model, got a drafter"):
+        read_gguf_target(path)
+
+
 def test_target_with_fewer_types_than_tokens_is_refused(tmp_path: Path) -> None:
     path = tiny_drafter.write_target(tmp_path / "x.gguf")
     data = path.read_bytes()

@@ -208,6 +208,19 @@ def test_impossible_d2t_is_refused(
         run(tmp_path, speculators_dflash(), tensors, target)
 
 
+def test_d2t_of_a_full_head_is_dropped_when_it_moves_nothing(target: Path, tmp_path: Path) -> None:
+    cfg = speculators_dflash(draft_vocab_size=96)
+    tensors: Tensors = dict(tiny_drafter.weights(dflash1()))
+    tensors["lm_head.weight"] = np.ones((96, 256), np.uint16)
+    tensors["d2t"] = np.zeros(96, np.int64)
+    _, found = read(run(tmp_path, cfg, tensors, target).outfile)
+    assert "d2t" not in found
+    assert found["output.weight"].shape == (96, 256)
+    tensors["d2t"][5] = 1
+    with pytest.raises(ConvertError, match=r"expected only tensors of .*, got d2t"):
+        run(tmp_path, cfg, tensors, target, "y")
+
+
 @pytest.mark.parametrize("absent", ["d2t", "lm_head.weight"])
 def test_reduced_head_needs_both_of_its_tensors(absent: str, target: Path, tmp_path: Path) -> None:
     tensors: Tensors = dict(tiny_drafter.weights(dflash1()))
