@@ -109,8 +109,9 @@ def _rename(
         if UNUSED.fullmatch(plain):
             continue
         mapped = gguf_name(plain)
-        if mapped == D2T and D2T not in allowed and not tensor.read(0, 1).any():
-            continue  # a full head: every row is its own token
+        full_head = mapped == D2T and D2T not in allowed and len(tensor.shape) == 1
+        if full_head and not tensor.read(0, 1).any():
+            continue  # every row is its own token
         if mapped not in allowed:
             unknown.append(name)
         elif mapped in found:
