@@ -292,8 +292,14 @@ def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, list[int], str
     """
 
 # Quantization by ggml and llama-quantize's choices.
-def quantize(data: NDArray[np.float32], type: str, n_threads: int = ...) -> NDArray[np.uint8]:
-    """data: (rows, columns), columns a multiple of the type's block size.
+def quantize(
+    data: NDArray[np.float32],
+    type: str,
+    n_threads: int = ...,
+    *,
+    imatrix: NDArray[np.float32] | None = ...,
+) -> NDArray[np.uint8]:
+    """data: (rows, columns), columns a multiple of the type's block size. imatrix: (columns,).
 
     Returns (rows, bytes per row). type: a ggml type name ("q4_K", "q8_0", "bf16", ...).
     """
@@ -308,9 +314,10 @@ def quantize_types(
     n_head: int,
     n_head_kv: int,
     head_dim: int,
+    has_imatrix: bool = ...,
 ) -> list[str | None]:
     """What llama-quantize would do with each tensor (name, ggml-order shape) of a `dflash` file.
 
-    ftype: "Q4_K_M", ... Give all tensors of the file, in any order.
+    ftype: "Q4_K_M", ... Give all tensors of the file, in any order. has_imatrix: with --imatrix.
     Returns ggml type names; None: the tensor keeps its type.
     """

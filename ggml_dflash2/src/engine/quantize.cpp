@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <system_error>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int64_t max_elements = int64_t(1) << 48;  // far above any tensor, far below an overflow in bytes
 constexpr float   max_f16      = 65504.0f;          // block types keep their scales in F16
+constexpr float   max_weight   = 1e20f;  // of an importance matrix: weighted squares of F16 values stay finite
 
 struct named_ftype {
     const char * name;
@@ -115,6 +117,15 @@ bool holds(ggml_type type, const float * row, int64_t n_cols) {
     return std::all_of(row, row + n_cols, [limit](float x) { return std::fabs(x) <= limit; });
 }
 
+void validate_imatrix(const float * imatrix, int64_t n_cols) {
+    for (int64_t i = 0; imatrix && i < n_cols; ++i) {
+        if (!(imatrix[i] >= 0.0f && imatrix[i] <= max_weight)) {
+            throw error(errc::argument, "imatrix: expected values from 0 to 1e20, got " + std::to_string(imatrix[i]) +
+                                            " for column " + std::to_string(i));
+        }
+    }
+}
+
 void validate(const tensor_shape & t) {
     const std::string where = "tensor '" + t.name + "': ";
     if (t.name.empty() || t.name.size() >= GGML_MAX_NAME) {
@@ -159,6 +170,56 @@ bool visited_before(const std::string & a, const std::string & b) {
     return layer_a != layer_b ? layer_a < layer_b : a < b;
 }
 
+using quantize_state = std::unique_ptr<quantize_state_impl, void (*)(quantize_state_impl *)>;
+
+// llama_quant_compute_types assumes that there is no importance matrix. With one, llama.cpp gives some tensors the
+// file type's plain choice instead of more bits, or a safer type.
+struct imatrix_rule {
+    llama_ftype  ftype;
+    const char * tensor;
+    bool         early_only;  // the first eighth of the layers
+    llama_ftype  instead;     // the file type whose ordinary tensors have the type
+};
+
+constexpr imatrix_rule imatrix_rules[] = {
+    {LLAMA_FTYPE_MOSTLY_IQ4_NL, "ffn_down", true, LLAMA_FTYPE_MOSTLY_IQ4_NL},
+    {LLAMA_FTYPE_MOSTLY_IQ4_XS, "ffn_down", true, LLAMA_FTYPE_MOSTLY_IQ4_XS},
+    {LLAMA_FTYPE_MOSTLY_Q4_0, "ffn_down", true, LLAMA_FTYPE_MOSTLY_Q4_1},
+    {LLAMA_FTYPE_MOSTLY_Q5_0, "ffn_down", true, LLAMA_FTYPE_MOSTLY_Q5_1},
+    {LLAMA_FTYPE_MOSTLY_IQ3_XXS, "ffn_down", false, LLAMA_FTYPE_MOSTLY_IQ3_XXS},
+};
+
+ggml_type ordinary_type(const quantize_state & state, llama_ftype ftype, const ggml_tensor & like) {
+    ggml_tensor   tensor  = like;
+    ggml_tensor * tensors = &tensor;
+    ggml_type     type    = GGML_TYPE_F32;
+    ggml_set_name(&tensor, "fc.weight");
+    llama_quant_compute_types(state.get(), ftype, &tensors, &type, 1);
+    return type;
+}
+
+// tensors: in the order of visit.
+void apply_imatrix_rules(const quantize_state & state, llama_ftype ftype, const quantize_hparams & hparams,
+                         const std::vector<ggml_tensor *> & tensors, std::vector<ggml_type> & types) {
+    for (const imatrix_rule & rule : imatrix_rules) {
+        if (rule.ftype != ftype) {
+            continue;
+        }
+        int32_t n_seen = 0;
+        for (size_t k = 0; k < tensors.size(); ++k) {
+            if (std::strstr(tensors[k]->name, rule.tensor) && (n_seen++ < hparams.n_layer / 8 || !rule.early_only)) {
+                types[k] = ordinary_type(state, rule.instead, *tensors[k]);
+            }
+        }
+    }
+    const bool grouped = hparams.n_head / hparams.n_head_kv >= 4;
+    for (size_t k = 0; ftype == LLAMA_FTYPE_MOSTLY_IQ3_XXS && !grouped && k < tensors.size(); ++k) {
+        if (std::strstr(tensors[k]->name, "attn_v.weight")) {
+            types[k] = ordinary_type(state, ftype, *tensors[k]);
+        }
+    }
+}
+
 }  // namespace
 
 size_t quantized_row_size(const std::string & type, int64_t n_cols) {
@@ -166,14 +227,15 @@ size_t quantized_row_size(const std::string & type, int64_t n_cols) {
 }
 
 void quantize(const float * data, int64_t n_rows, int64_t n_cols, const std::string & type_name, int32_t n_threads,
-              uint8_t * out) {
+              uint8_t * out, const float * imatrix) {
     const ggml_type type      = type_from_name(type_name);
     const size_t    row_bytes = row_size(type, n_cols);
     if (n_rows < 0 || n_rows > max_elements / n_cols) {
         throw error(errc::argument, "rows: expected 0 to 2^48 elements in all, got " + std::to_string(n_rows) +
                                         " rows of " + std::to_string(n_cols));
     }
-    if (ggml_quantize_requires_imatrix(type)) {
+    validate_imatrix(imatrix, n_cols);
+    if (!imatrix && ggml_quantize_requires_imatrix(type)) {
         throw error(errc::argument, std::string("type ") + ggml_type_name(type) +
                                         ": needs an importance matrix; choose iq2_s or a K type");
     }
@@ -192,7 +254,7 @@ void quantize(const float * data, int64_t n_rows, int64_t n_cols, const std::str
                     return;
                 }
             }
-            ggml_quantize_chunk(type, data + first * n_cols, out + first * row_bytes, 0, last - first, n_cols, nullptr);
+            ggml_quantize_chunk(type, data + first * n_cols, out + first * row_bytes, 0, last - first, n_cols, imatrix);
         }
     };
 
@@ -220,7 +282,7 @@ void quantize(const float * data, int64_t n_rows, int64_t n_cols, const std::str
 }
 
 std::vector<std::string> quantize_types(const std::string & ftype_name, const std::vector<tensor_shape> & tensors,
-                                        const quantize_hparams & hparams) {
+                                        const quantize_hparams & hparams, bool has_imatrix) {
     const llama_ftype ftype = ftype_from_name(ftype_name);
     validate(hparams);
 
@@ -249,8 +311,7 @@ std::vector<std::string> quantize_types(const std::string & ftype_name, const st
                                                                       llama_model_free);
     llama_model_quantize_params                                 params = llama_model_quantize_default_params();
     params.ftype                                                       = ftype;
-    const std::unique_ptr<quantize_state_impl, void (*)(quantize_state_impl *)> state(
-        llama_quant_init(model.get(), &params), llama_quant_free);
+    const quantize_state state(llama_quant_init(model.get(), &params), llama_quant_free);
     if (!ctx || !model || !state) {
         throw error(errc::memory, "quantize_types: libllama could not set up the tensor list");
     }
@@ -270,6 +331,9 @@ std::vector<std::string> quantize_types(const std::string & ftype_name, const st
     std::vector<ggml_type> types(chosen.size());
     try {
         llama_quant_compute_types(state.get(), ftype, chosen.data(), types.data(), types.size());
+        if (has_imatrix) {
+            apply_imatrix_rules(state, ftype, hparams, chosen, types);
+        }
     } catch (const std::exception & e) {
         throw error(errc::argument, "file type " + ftype_name + ": " + e.what());
     }
