@@ -1,5 +1,6 @@
 // The drafter: model file, interface, and the draft graph.
 #include <algorithm>
+#include <limits>
 
 #include "bindings.h"
 #include "ggml-backend.h"
@@ -56,7 +57,15 @@ class python_drafter final : public drafter {
     }
 
     lattice draft(token_id anchor, int32_t position, int32_t n_draft) override {
-        PYBIND11_OVERRIDE_PURE(lattice, drafter, draft, anchor, position, n_draft);
+        const py::gil_scoped_acquire acquire;
+        lattice                      lat = method("draft")(anchor, position, n_draft).cast<lattice>();
+        // ids above the vocabulary are refused by the target
+        validate(lat, std::numeric_limits<token_id>::max());
+        if (lat.n_pos > n_draft) {
+            throw error(errc::argument, "lattice: expected at most " + std::to_string(n_draft) + " positions, got " +
+                                            std::to_string(lat.n_pos) + "; mend the drafter");
+        }
+        return lat;
     }
 
     int32_t max_draft() const override { PYBIND11_OVERRIDE_PURE(int32_t, drafter, max_draft, ); }

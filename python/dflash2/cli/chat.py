@@ -35,32 +35,41 @@ def run(args: argparse.Namespace) -> int:
     with options.load_engine(args, ui) as engine:
         conversation = Conversation(engine, params, ui, args.system_prompt)
         ui.note(f"{engine.description}; /help lists the commands")
-        while (line := read_line()) is not None and line != "/quit":
-            if line == "/help":
-                print(COMMANDS, file=sys.stderr)
-            elif line == "/reset":
-                conversation.reset()
-            elif line.startswith("/"):
-                print(f"unknown command {line.split()[0]}; try /help", file=sys.stderr)
-            elif line:
-                conversation.answer(line)
+        while converse(conversation):
+            pass
         ui.note(report(engine.total_stats))
     return 0
 
 
+def converse(conversation: Conversation) -> bool:
+    """One line of the user. False at the end; Ctrl-C, whenever it comes, is not the end."""
+    try:
+        line = read_line()
+        if line is None or line == "/quit":
+            return False
+        if line == "/help":
+            print(COMMANDS, file=sys.stderr)
+        elif line == "/reset":
+            conversation.reset()
+        elif line.startswith("/"):
+            print(f"unknown command {line.split()[0]}; try /help", file=sys.stderr)
+        elif line:
+            conversation.answer(line)
+    except KeyboardInterrupt:
+        print("\n(/quit or Ctrl-D leaves)", file=sys.stderr)
+    return True
+
+
 def read_line() -> str | None:
-    """None at the end of the input. Ctrl-C drops the line that is being written."""
-    while True:
-        try:
-            if sys.stdin.isatty():
-                return input("> ").strip()
-            line = sys.stdin.readline()
-            return line.strip() if line else None
-        except EOFError:
-            print(file=sys.stderr)
-            return None
-        except KeyboardInterrupt:
-            print("\n(/quit or Ctrl-D leaves)", file=sys.stderr)
+    """None at the end of the input."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.strip() if line else None
+    try:
+        return input("> ").strip()
+    except EOFError:
+        print(file=sys.stderr)
+        return None
 
 
 class Conversation:

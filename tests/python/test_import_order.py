@@ -1,0 +1,57 @@
+"""One libllama per process, of the version that `_core` was built for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/maps")
+@pytest.mark.parametrize("first", ["dflash2", "llama_cpp", "dflash2.cli.main"])
+def test_one_copy_of_libllama(first: str) -> None:
+    done = run(f"""
+import {first}, dflash2, llama_cpp
+maps = open("/proc/self/maps").read().split()
+for name in ("libllama.so", "libggml-base.so"):
+    print(name, len({{word for word in maps if name in word}}))
+""")
+    assert done.stdout.splitlines() == ["libllama.so 1", "libggml-base.so 1"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fake", "message"),
+    [
+        ("lambda name: '0.3.35'", "expected version 0.3.36, got 0.3.35"),
+        ("raise_missing", "llama-cpp-python is not installed"),
+    ],
+)
+def test_another_llama_cpp_python_is_refused(fake: str, message: str) -> None:
+    done = run(f"""
+import sys
+from importlib import metadata
+
+def raise_missing(name):
+    raise metadata.PackageNotFoundError(name)
+
+metadata.version = {fake}
+try:
+    import dflash2
+except ImportError as e:
+    print(e)
+    print("dflash2._core" in sys.modules)
+""")
+    text, loaded = done.stdout.splitlines()
+    assert message in text
+    assert "pip install llama-cpp-python==0.3.36" in text
+    assert loaded == "False"
+
+
+def test_import_prints_nothing_and_logs_nothing() -> None:
+    done = run("import dflash2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
