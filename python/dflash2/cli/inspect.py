@@ -17,7 +17,9 @@ HELP = "say what a GGUF file is, and whether a pair fits"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="any GGUF file")
-    parser.add_argument("--target", metavar="FILE", type=Path, help="does the drafter FILE fit it?")
+    parser.add_argument(
+        "-m", "--target", metavar="TARGET", type=Path, help="say whether the drafter FILE fits it"
+    )
     parser.add_argument("--no-tensors", action="store_true", help="leave the tensor list out")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
