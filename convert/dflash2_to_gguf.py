@@ -12,6 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+try:
+    import dflash2  # noqa: F401
+except ImportError as e:
+    sys.exit(f"error: needs the dflash2 package ({e}); install it with `pip install .`")
+
 from convert_error import ConvertError
 from convert_report import print_report, to_json
 from drafter_convert import ConversionResult, OnProgress, convert
@@ -52,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         help="another type for some tensors; may be repeated, the first match counts",
     )
     parser.add_argument("--recipe", choices=RECIPES, help="protect tensors that small types hurt")
+    parser.add_argument("--imatrix", metavar="FILE", help="importance matrix (llama.cpp's GGUF)")
     parser.add_argument("--head-rows", type=int, metavar="N", help="keep the N likeliest head rows")
     parser.add_argument("--head-counts", metavar="FILE", help="token counts (.npy or text)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")

@@ -10,23 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert_error import ConvertError
-from gguf_emit import (
-    PlannedTensor,
-    check_outfile,
-    file_bytes,
-    memory_bytes,
-    sync,
-    temporary_file,
-    write_gguf,
-)
+from dflash2.gguf_write import check_outfile, sync, temporary_file
+from gguf_emit import PlannedTensor, file_bytes, memory_bytes, write_gguf
 from gguf_metadata import build_metadata
 from head_tensors import MASK_EMBEDDING_NAME, complete_head
 from hf_config import LAYOUTS, DrafterConfig, parse_config
 from hf_target import read_hf_target
 from hf_weights import checkpoint_name, read_checkpoint
+from imatrix import Imatrix, read_imatrix
 from json_values import load_json
 from target_info import Target, check_pair, read_gguf_target
-from tensor_map import map_tensors
+from tensor_map import MappedTensor, map_tensors
+from tensor_types import PLAIN
 from type_choice import FILE_TYPES, choose_types, parse_override
 from verify_gguf import TensorError, verify_gguf
 
@@ -121,6 +116,22 @@ def _read_inputs(
     return config, info
 
 
+def _plan(
+    tensors: Sequence[MappedTensor], types: Sequence[str], imatrix: Imatrix | None
+) -> tuple[list[PlannedTensor], tuple[str, ...]]:
+    """(tensors of the file, warnings)."""
+    importances = imatrix.importances(tensors) if imatrix else [None] * len(tensors)
+    plan = [PlannedTensor(*of_one) for of_one in zip(tensors, types, importances, strict=True)]
+    quantized = [p for p in plan if p.type not in (*PLAIN, "i64")]
+    without = [p.tensor.name for p in quantized if p.importance is None]
+    if imatrix is None or not without:
+        return plan, ()
+    return plan, (
+        f"{imatrix.path}: no data for {len(without)} of {len(quantized)} quantized tensors, "
+        f"such as {without[0]}; they are quantized without",
+    )
+
+
 def convert(
     drafter: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -133,6 +144,7 @@ def convert(
     pre_tokenizer: str | None = None,
     tensor_type: Sequence[str] = (),
     recipe: str | None = None,
+    imatrix: str | os.PathLike[str] | None = None,
     head_rows: int | None = None,
     head_counts: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
@@ -150,6 +162,7 @@ def convert(
         pre_tokenizer: llama.cpp's name for it, for Hugging Face folders whose own is unknown.
         tensor_type: REGEX=TYPE overrides, as llama-quantize takes them.
         recipe: a key of RECIPES: tensors to keep at more bits.
+        imatrix: importance matrix in llama.cpp's GGUF format, for quantized types.
         head_rows: write a reduced head with this many rows.
         head_counts: how often each token occurs, for head_rows: .npy or one integer a line.
         on_progress: called as on_progress(step, bytes just done, bytes of the step).
@@ -173,17 +186,23 @@ def convert(
         head_rows=head_rows,
         head_counts=Path(head_counts) if head_counts is not None else None,
     )
+    if imatrix is not None and outtype in PLAIN:
+        raise ConvertError(f"imatrix: expected a quantized outtype with it, got {outtype}")
+    importance = read_imatrix(Path(imatrix)) if imatrix is not None else None
     types = choose_types(
         tensors,
         outtype,
         config,
         recipe=recipe,
         overrides=[parse_override(text) for text in tensor_type],
+        has_imatrix=importance is not None,
     )
-    plan = [PlannedTensor(t, name) for t, name in zip(tensors, types, strict=True)]
+    plan, warnings = _plan(tensors, types, importance)
     n_params = sum(math.prod(t.shape) for t in tensors)
     name = checkpoint_name(given)
     values = build_metadata(config, info, source_name=name, outtype=outtype, n_params=n_params)
+    if importance is not None:
+        values |= importance.values()
 
     path = Path(outfile) if outfile is not None else Path.cwd()
     if path.is_dir():
@@ -220,7 +239,7 @@ def convert(
         n_params=n_params,
         source_bytes=sum(path.stat().st_size for path in {t.path for t in checkpoint.values()}),
         memory_bytes=memory_bytes(values, plan),
-        warnings=config.warnings,
+        warnings=config.warnings + warnings,
         tensors=_reports(plan, errors),
         seconds=time.monotonic() - begin,
     )

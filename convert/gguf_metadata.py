@@ -7,7 +7,7 @@ from importlib import metadata
 
 import gguf
 import gguf_schema as schema
-from gguf_raw import Value, bool_array, boolean, f32, i32_array, string, u32, u64
+from dflash2.gguf_raw import Value, bool_array, boolean, f32, i32_array, string, u32, u64
 from hf_config import DrafterConfig, RopeScaling
 from target_info import Target
 from type_choice import FILE_TYPES

@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import gguf_raw
 import numpy as np
 from convert_error import ConvertError
+from dflash2 import gguf_raw
+from dflash2.errors import ModelFormatError
 from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 from tensor_source import n_rows
+
+
+def read_header(path: Path) -> gguf_raw.Header:
+    """Metadata and tensor table. Raises ConvertError when the file is not a well-formed GGUF."""
+    try:
+        return gguf_raw.read_header(path)
+    except ModelFormatError as e:
+        raise ConvertError(str(e)) from e
+
 
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -69,7 +79,7 @@ def find_tensor(path: Path, name: str) -> GgufTensor | None:
     for part in _shards(path):
         if not part.is_file():
             raise ConvertError(f"{part}: expected a part of {path.name}, found none")
-        stored = gguf_raw.read_header(part).tensors.get(name)
+        stored = read_header(part).tensors.get(name)
         if stored is None:
             continue
         where = f"{part}: {name}"

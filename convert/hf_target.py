@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import gguf
 from convert_error import ConvertError
-from gguf_raw import Value, boolean, f32_array, i32_array, string, string_array, u32
+from dflash2.gguf_raw import Value, boolean, f32_array, i32_array, string, string_array, u32
 from gguf_schema import KEY_MASK_TOKEN, KEY_TOKEN_TYPE, KEY_TOKENS, OUTPUT, TOKEN_EMBD
 from hf_weights import StoredTensor, checkpoint_name, read_safetensors
 from json_values import Values, load_json

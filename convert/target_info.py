@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import gguf_raw
 from convert_error import ConvertError
+from dflash2 import gguf_raw
 from gguf_schema import (
     ARCH,
     KEY_MASK_TOKEN,
@@ -19,7 +19,7 @@ from gguf_schema import (
     TOKEN_EMBD,
     TOKENIZER_PREFIX,
 )
-from gguf_source import find_tensor
+from gguf_source import find_tensor, read_header
 from hf_config import DrafterConfig
 from tensor_source import TensorSource
 
@@ -73,7 +73,7 @@ def read_gguf_target(path: Path) -> Target:
     """Reads a target GGUF's header. Raises ConvertError that names the file and the key."""
     if not path.is_file():
         raise ConvertError(f"{path}: expected a target GGUF file, found none")
-    values = gguf_raw.read_header(path).values
+    values = read_header(path).values
 
     def integer(key: str) -> int:
         value = values[key].integer() if key in values else None

@@ -7,6 +7,7 @@ from typing import Any, Final
 import gguf
 import numpy as np
 from convert_error import ConvertError
+from dflash2._native import core
 from gguf import GGMLQuantizationType
 from gguf_schema import Shape
 from numpy.typing import NDArray
@@ -14,18 +15,6 @@ from tensor_source import to_f32
 
 PLAIN: Final = ("f32", "f16", "bf16")
 _SAME_STORAGE: Final = {("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("I64", "i64")}
-
-
-def ggml_core() -> Any:
-    """The compiled module. Raises ConvertError that says how to get it."""
-    try:
-        from dflash2._native import core
-    except ImportError as e:
-        raise ConvertError(
-            f"quantized types need the dflash2 package ({e}); install it with `pip install .`, "
-            "or use --outtype f32, f16 or bf16"
-        ) from e
-    return core
 
 
 def type_id(type_name: str) -> GGMLQuantizationType:
@@ -60,10 +49,16 @@ def _to_f16(values: NDArray[np.float32], where: str) -> NDArray[np.uint8]:
 
 
 def encode(
-    data: NDArray[Any], dtype: str, type_name: str, where: str, n_threads: int
+    data: NDArray[Any],
+    dtype: str,
+    type_name: str,
+    where: str,
+    n_threads: int,
+    importance: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
     """Stored rows (rows, columns) of a safetensors dtype as bytes of a ggml type (rows, bytes).
 
+    importance: mean square of each column's input, (columns,), for quantized types.
     Raises ConvertError on NaN or infinity, and on values that the type cannot hold.
     """
     _check_finite(data, dtype, where)
@@ -76,7 +71,6 @@ def encode(
         plain: NDArray[np.uint8] = gguf.quants.quantize(values, type_id(type_name)).view(np.uint8)
         return plain
     try:
-        quantized: NDArray[np.uint8] = ggml_core().quantize(values, type_name, n_threads)
+        return core.quantize(values, type_name, n_threads, imatrix=importance)
     except ValueError as e:
         raise ConvertError(f"{where}: {e}") from e
-    return quantized

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from convert_error import ConvertError
+from dflash2._native import core
 from gguf import LlamaFileType
 from gguf_schema import Shape
 from hf_config import DrafterConfig
 from tensor_map import MappedTensor
-from tensor_types import PLAIN, block_size, ggml_core
+from tensor_types import PLAIN, block_size
 
 FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "f32": LlamaFileType.ALL_F32,
@@ -89,10 +90,14 @@ def stays_f32(name: str, shape: Shape) -> bool:
 
 
 def _ggml_choice(
-    file_type: str, tensors: Iterable[tuple[str, Shape]], config: DrafterConfig
+    file_type: str,
+    tensors: Iterable[tuple[str, Shape]],
+    config: DrafterConfig,
+    *,
+    has_imatrix: bool = False,
 ) -> list[str]:
     """What llama-quantize would give each tensor (name, torch-order shape)."""
-    chosen: list[str | None] = ggml_core().quantize_types(
+    chosen = core.quantize_types(
         file_type,
         [(name, shape[::-1]) for name, shape in tensors],
         n_embd=config.n_embd,
@@ -101,6 +106,7 @@ def _ggml_choice(
         n_head=config.n_head,
         n_head_kv=config.n_head_kv,
         head_dim=config.head_dim,
+        has_imatrix=has_imatrix,
     )
     return [name or "f32" for name in chosen]
 
@@ -119,6 +125,7 @@ def choose_types(
     *,
     recipe: str | None = None,
     overrides: Sequence[Override] = (),
+    has_imatrix: bool = False,
 ) -> list[str]:
     """The ggml type name of each tensor.
 
@@ -132,7 +139,8 @@ def choose_types(
     if outtype in PLAIN:
         types = ["f32" if stays_f32(t.name, t.shape) else outtype for t in tensors]
     else:
-        types = _ggml_choice(outtype.upper(), [(t.name, t.shape) for t in tensors], config)
+        named = [(t.name, t.shape) for t in tensors]
+        types = _ggml_choice(outtype.upper(), named, config, has_imatrix=has_imatrix)
     rules = list(overrides)
     if recipe is not None and outtype not in PLAIN:
         rules += RECIPES[recipe]

@@ -12,8 +12,8 @@ from typing import Any, Final
 import gguf
 import numpy as np
 from convert_error import ConvertError
+from dflash2.gguf_raw import ARRAY, STRING, Value
 from gguf_emit import PlannedTensor
-from gguf_raw import ARRAY, STRING, Value
 from numpy.typing import NDArray
 from tensor_source import n_rows, to_f32
 from tensor_types import type_id
@@ -92,11 +92,20 @@ def _decode(raw: NDArray[np.uint8], type_name: str) -> NDArray[np.float32]:
     return values
 
 
+def _relative(sum_error: float, sum_value: float) -> float:
+    """RMS error / RMS value, from sums of squares."""
+    return math.sqrt(sum_error / sum_value) if sum_value else float(sum_error > 0)
+
+
 def _compare(planned: PlannedTensor, stored: gguf.ReaderTensor, path: Path) -> TensorError:
-    """Chunk by chunk, so that memory does not grow with the tensor."""
-    source = planned.tensor.source
+    """Chunk by chunk, so that memory does not grow with the tensor.
+
+    With an importance matrix the bound is on errors weighted by it, as the quantizer saw them.
+    """
+    source, weight = planned.tensor.source, planned.importance
     row_bytes = planned.n_bytes // n_rows(source.shape)
     largest = max_error = sum_error = sum_value = 0.0
+    weighted_error = weighted_value = 0.0
     for start, stop in planned.row_chunks():
         raw = np.fromfile(
             path,
@@ -110,15 +119,21 @@ def _compare(planned: PlannedTensor, stored: gguf.ReaderTensor, path: Path) -> T
         max_error = max(max_error, float(np.abs(error).max(initial=0.0)))
         sum_error += float(np.vdot(error, error))
         sum_value += float(np.vdot(values, values))
-    n_values = max(1, math.prod(planned.tensor.shape))
-    rms_error, rms_value = math.sqrt(sum_error / n_values), math.sqrt(sum_value / n_values)
-    relative = rms_error / rms_value if rms_value else float(rms_error > 0)
+        if weight is not None:
+            weighted_error += float(np.vdot(error * weight, error))
+            weighted_value += float(np.vdot(values * weight, values))
     max_bound, rms_bound = ERROR_BOUNDS[planned.type]
-    if not (max_error <= max_bound * largest and relative <= rms_bound):
+    relative = _relative(sum_error, sum_value)
+    if weight is None:
+        fits = max_error <= max_bound * largest and relative <= rms_bound
+    else:
+        fits = _relative(weighted_error, weighted_value) <= rms_bound
+    if not fits:
         raise ConvertError(
             f"{path}: {planned.tensor.name}: expected {planned.type} within {rms_bound:.2g} of the "
             f"source (RMS), got {relative:.2g}, largest error {max_error:.3g} of {largest:.3g}"
         )
+    rms_error = math.sqrt(sum_error / max(1, math.prod(planned.tensor.shape)))
     return TensorError(max_error, rms_error, relative)
 
 

@@ -9,7 +9,7 @@ import gguf
 import pytest
 import tiny_drafter
 from convert_error import ConvertError
-from gguf_raw import read_header
+from gguf_source import read_header
 from target_info import model_stem, read_gguf_target, vocab_hash
 
 

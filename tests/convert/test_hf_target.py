@@ -14,7 +14,7 @@ import pytest
 import tiny_drafter
 from convert_error import ConvertError
 from drafter_convert import convert
-from gguf_raw import read_header
+from gguf_source import read_header
 from hf_target import read_hf_target
 from pre_tokenizers import pre_tokenizer_name
 from spm_vocab import read_spm

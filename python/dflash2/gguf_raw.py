@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from convert_error import ConvertError
+
+from dflash2.errors import ModelFormatError
 
 MAGIC: Final = b"GGUF"
 VERSION: Final = 3
@@ -118,8 +119,8 @@ class _Cursor:
         self._data = data
         self.at = 0
 
-    def error(self, what: str) -> ConvertError:
-        return ConvertError(f"{self._path}: {what} at byte {self.at}; the GGUF file is damaged")
+    def error(self, what: str) -> ModelFormatError:
+        return ModelFormatError(f"{self._path}: {what} at byte {self.at}; the GGUF file is damaged")
 
     def skip(self, count: int) -> None:
         if count > len(self._data) - self.at:
@@ -187,18 +188,24 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
+    """data_offset: where the tensor data begins in the file."""
+
     values: dict[str, Value]
     tensors: dict[str, Tensor]
+    alignment: int
+    data_offset: int
 
 
 def read_header(path: Path) -> Header:
     """Metadata and tensor table of a GGUF file; no tensor data is read.
 
-    Raises ConvertError when the file is not GGUF version 2 or 3, or is damaged.
+    Raises:
+        OSError: the file cannot be read.
+        ModelFormatError: it is not GGUF version 2 or 3, or is damaged.
     """
     with path.open("rb") as f:
         if f.read(4) != MAGIC:
-            raise ConvertError(f"{path}: expected a GGUF file, got another format")
+            raise ModelFormatError(f"{path}: expected a GGUF file, got another format")
         with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read_header(_Cursor(path, data))
 
@@ -232,4 +239,4 @@ def _read_header(cur: _Cursor) -> Header:
     tensors = {name: Tensor(name, shape, kind, base + at) for name, shape, kind, at in table}
     if len(tensors) != len(table):
         raise cur.error("expected distinct tensor names")
-    return Header(values, tensors)
+    return Header(values, tensors, alignment, base)
