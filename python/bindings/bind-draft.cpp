@@ -58,7 +58,11 @@ class python_drafter final : public drafter {
 
     lattice draft(token_id anchor, int32_t position, int32_t n_draft) override {
         const py::gil_scoped_acquire acquire;
-        lattice                      lat = method("draft")(anchor, position, n_draft).cast<lattice>();
+        const py::object             result = method("draft")(anchor, position, n_draft);
+        if (!py::isinstance<lattice>(result)) {
+            throw py::type_error("Drafter.draft: expected a Lattice, got " + py::repr(result).cast<std::string>());
+        }
+        lattice lat = result.cast<lattice>();
         // ids above the vocabulary are refused by the target
         validate(lat, std::numeric_limits<token_id>::max());
         if (lat.n_pos > n_draft) {

@@ -2,6 +2,7 @@
 // whatever holds model data is copied, so that no Python object can outlive what it points to.
 #pragma once
 
+#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

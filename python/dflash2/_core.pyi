@@ -58,7 +58,7 @@ class _Pairing(TypedDict):
 class DraftModel:
     """Hyper-parameters and weights of a drafter GGUF."""
 
-    def __init__(self, path: str, device: str = ...) -> None: ...
+    def __init__(self, path: str | bytes, device: str = ...) -> None: ...
     @property
     def path(self) -> str: ...
     @property
@@ -126,7 +126,7 @@ class Target:
 
     def __init__(
         self,
-        path: str,
+        path: str | bytes,
         *,
         n_ctx: int = ...,
         n_batch: int = ...,
@@ -163,7 +163,7 @@ class Target:
     @property
     def vocab_hash(self) -> int: ...
     def tokenize(
-        self, text: str, *, add_special: bool = ..., parse_special: bool = ...
+        self, text: str | bytes, *, add_special: bool = ..., parse_special: bool = ...
     ) -> list[int]: ...
     def piece(self, token: int, *, special: bool = ...) -> bytes: ...
     def is_eog(self, token: int) -> bool: ...
@@ -285,7 +285,7 @@ def verify_rejection(
 def list_devices() -> list[tuple[str, str, str]]:
     """(name, description, kind) of the ggml devices; kind: "cpu", "gpu" or "accelerator"."""
 
-def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, list[int], str, int]]]:
+def read_gguf(path: str | bytes) -> tuple[dict[str, Any], list[tuple[str, list[int], str, int]]]:
     """The header of any GGUF file: metadata by key, and tensors.
 
     Tensors: (name, ggml-order shape, type, bytes). Bytes that are not UTF-8 become surrogates.

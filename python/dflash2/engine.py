@@ -205,7 +205,7 @@ class Engine:
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a prompt. The model's BOS is added, special tokens are recognised."""
-        return self._model().tokenize(text, add_special=True, parse_special=True)
+        return self._model().tokenize(_bytes(text), add_special=True, parse_special=True)
 
     def tokenize_chat(self, messages: Messages) -> list[int]:
         """Token ids of messages after the chat template. Errors as for `chat`."""
@@ -214,7 +214,7 @@ class Engine:
         text = self._template.render(messages)
         # A template may write the BOS itself.
         has_bos = bool(self._template.bos) and text.startswith(self._template.bos)
-        return self._model().tokenize(text, add_special=not has_bos, parse_special=True)
+        return self._model().tokenize(_bytes(text), add_special=not has_bos, parse_special=True)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
@@ -290,3 +290,8 @@ def _n_draft(value: int | None) -> int:
     if value is not None and not 0 <= value < 2**31:
         raise ValueError(f"spec_draft_n_max: expected 0 (plain decoding) or more, got {value}")
     return -1 if value is None else value
+
+
+def _bytes(text: str) -> bytes:
+    """Arguments of a command that are not UTF-8 keep their bytes."""
+    return text.encode(errors="surrogateescape")

@@ -58,9 +58,9 @@ def load(
         model = None
         if draft is not None:
             device = _draft_device(n_gpu_layers) if draft_device is None else draft_device
-            model = core.DraftModel(os.fspath(draft), device)
+            model = core.DraftModel(os.fsencode(draft), device)
         tgt = core.Target(
-            os.fspath(target),
+            os.fsencode(target),
             n_ctx=n_ctx,
             n_batch=n_batch,
             n_threads=0 if n_threads is None else n_threads,

@@ -58,7 +58,14 @@ class SamplingParams:
             _require("seed", self.seed, 0 <= self.seed < 2**64, "0 to 2^64 - 1")
         if self.max_tokens is not None:
             _require("max_tokens", self.max_tokens, 0 <= self.max_tokens < i32, "0 or more")
-        _require("stop", stop, all(isinstance(s, str) and s for s in stop), "non-empty strings")
+        _require("stop", stop, all(map(_is_text, stop)), "non-empty strings of UTF-8")
+
+
+def _is_text(value: object) -> bool:
+    """Not empty, and no lone surrogate in it."""
+    if not isinstance(value, str) or not value:
+        return False
+    return value.encode(errors="ignore").decode() == value
 
 
 def _require(name: str, value: object, ok: bool, expected: str) -> None:

@@ -181,6 +181,7 @@ def test_a_tap_that_a_python_drafter_wants_must_exist(pair: Pair) -> None:
         ("seed", 2**64),
         ("max_tokens", -1),
         ("stop", ["a", ""]),
+        ("stop", "a\udc80"),
     ],
 )
 def test_sampling_values_out_of_range_are_named(name: str, value: Any) -> None:
@@ -237,6 +238,21 @@ def test_a_lattice_that_breaks_its_promises_is_refused(pair: Pair) -> None:
             engine.generate("ab", SamplingParams(max_tokens=8))
     with pytest.raises(ValueError, match="lattice"):
         core.Lattice(np.zeros((2, 4), np.int32), np.zeros((2, 4, 3), np.float32))
+
+
+def test_a_drafter_that_returns_no_lattice_is_named(pair: Pair) -> None:
+    target = open_target(pair[0])
+    drafter = Garbage(target.n_vocab, target.n_embd)
+    drafter.draft = lambda *args: None  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(TypeError, match=r"Drafter.draft: expected a Lattice, got None"):
+        dflash2.Engine(target, drafter).generate("ab", SamplingParams(max_tokens=8))
+
+
+def test_text_that_is_not_utf8_keeps_its_bytes(engine: dflash2.Engine) -> None:
+    """As a shell hands it over."""
+    assert engine.detokenize(engine.tokenize("a\udcff")) == "a\ufffd"
+    with pytest.raises(ValueError, match="surrogates"):
+        engine.tokenize("a\ud800")
 
 
 def test_a_target_without_a_chat_template_says_so(pair: Pair, tmp_path: Path) -> None:

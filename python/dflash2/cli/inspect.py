@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def pair_problems(draft: GgufInfo, target: GgufInfo) -> list[str]:
     if target.is_drafter:
         return [f"{target.path} is no target: {target.kind}"]
     try:
-        core.DraftModel(draft.path)
+        core.DraftModel(os.fsencode(draft.path))
     except ModelFormatError as e:
         return [str(e)]
     found = mismatches(draft.draft_facts(), target.target_facts())
