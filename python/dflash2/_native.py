@@ -34,7 +34,7 @@ def _check_version() -> None:
 
 _check_version()
 
-import llama_cpp  # noqa: E402, F401
+import llama_cpp  # noqa: E402
 
 from dflash2 import _core as core  # noqa: E402
 
@@ -46,4 +46,4 @@ def drain_log() -> None:
             logger.log(level, "%s", line)
 
 
-__all__ = ["LLAMA_CPP_PYTHON", "core", "drain_log", "logger"]
+__all__ = ["LLAMA_CPP_PYTHON", "core", "drain_log", "llama_cpp", "logger"]

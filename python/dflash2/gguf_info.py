@@ -11,6 +11,14 @@ from dflash2._native import core
 from dflash2.pairing import DraftFacts, TargetFacts
 
 MAX_ITEMS = 16  # of an array that is printed; longer ones are summed up
+FORKS = ("dflash-draft", "dspark")  # architectures that upstream does not know
+
+LOADS_IN = {
+    "DFlash 2": "llama.cpp b10658 or later, --spec-type draft-dflash",
+    "DFlash 1": "llama.cpp with --spec-type draft-dflash, builds before b10658 included",
+    "DSpark": "llama.cpp with --spec-type draft-dspark",
+    "fork": "no upstream llama.cpp, only the fork that it was made for",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class GgufInfo:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.metadata, tensors = core.read_gguf(self.path)
+        self.metadata, tensors = core.read_gguf(os.fsencode(path))
         self.tensors = [TensorInfo(name, tuple(ne), kind, n) for name, ne, kind, n in tensors]
 
     @property
@@ -41,18 +49,43 @@ class GgufInfo:
         return str(self.metadata.get("general.architecture", ""))
 
     @property
+    def family(self) -> str:
+        """One of LOADS_IN for drafters, else ""."""
+        names = {tensor.name for tensor in self.tensors}
+        if self.architecture in FORKS or self.architecture.endswith("-dflash-draft"):
+            return "fork"
+        if self.architecture != "dflash":
+            return ""
+        if "markov_w1.weight" in names:
+            return "DSpark"
+        return "DFlash 2" if "selector_hidden.weight" in names else "DFlash 1"
+
+    @property
     def kind(self) -> str:
         """In words: what the file can be used for."""
-        if self.architecture != "dflash":
+        if not self.family:
             return f"target model, architecture {self.architecture or 'unknown'}"
-        names = {tensor.name for tensor in self.tensors}
-        if "selector_hidden.weight" in names:
-            return "DFlash 2 drafter"
-        return "DFlash 1 drafter (has no selector: use it with llama-server)"
+        if self.family == "fork":
+            return f"drafter in the schema of a fork, architecture {self.architecture}"
+        if self.family == "DFlash 1":
+            return "DFlash 1 drafter (has no selector: use it with llama-server)"
+        if self.family == "DSpark":
+            return "DSpark drafter (use it with llama-server)"
+        return "DFlash 2 drafter"
 
     @property
     def is_drafter(self) -> bool:
+        """In upstream's schema."""
         return self.architecture == "dflash"
+
+    @property
+    def llama_cpp(self) -> str:
+        """Which builds of llama.cpp load a drafter, in words; "" for other files."""
+        return LOADS_IN.get(self.family, "")
+
+    @property
+    def uses_mrope(self) -> bool:
+        return any(self.items(f"{self.architecture}.rope.dimension_sections"))
 
     def hparams(self) -> dict[str, Any]:
         """Metadata of the architecture and of our converter; long arrays as "640 values"."""
@@ -72,32 +105,35 @@ class GgufInfo:
         return {name: (n[name], n_bytes) for name, n_bytes in size.most_common()}
 
     def target_facts(self) -> TargetFacts:
-        arch, tokens = self.architecture, self._list("tokenizer.ggml.tokens")
+        arch, tokens = self.architecture, self.items("tokenizer.ggml.tokens")
         return TargetFacts(
             path=self.path,
-            n_embd=self._int(f"{arch}.embedding_length"),
+            n_embd=self.integer(f"{arch}.embedding_length"),
             n_vocab=len(tokens),
-            n_layer=self._int(f"{arch}.block_count"),
-            vocab_hash=_vocab_hash(tokens, self._list("tokenizer.ggml.token_type")),
+            n_layer=self.integer(f"{arch}.block_count"),
+            vocab_hash=_vocab_hash(tokens, self.items("tokenizer.ggml.token_type")),
         )
 
     def draft_facts(self) -> DraftFacts:
         codebook = [t for t in self.tensors if t.name == "selector_predecessor.weight"]
+        n_tokens = len(self.items("tokenizer.ggml.tokens"))
         return DraftFacts(
             path=self.path,
-            n_embd=self._int("dflash.embedding_length"),
-            n_vocab=codebook[0].shape[-1] if codebook else 0,
-            target_layers=self._list("dflash.target_layers"),
+            n_embd=self.integer("dflash.embedding_length"),
+            n_vocab=codebook[0].shape[-1] if codebook else n_tokens,
+            target_layers=self.items("dflash.target_layers"),
             target_name=str(self.metadata.get("dflash2.target.name", "")),
-            target_n_layer=self._int("dflash2.target.block_count"),
-            vocab_hash=self._int("dflash2.target.vocab_hash"),
+            target_n_layer=self.integer("dflash2.target.block_count"),
+            vocab_hash=self.integer("dflash2.target.vocab_hash"),
         )
 
-    def _int(self, key: str) -> int:
+    def integer(self, key: str) -> int:
+        """0 when absent or of another type."""
         value = self.metadata.get(key, 0)
         return value if isinstance(value, int) else 0
 
-    def _list(self, key: str) -> list[Any]:
+    def items(self, key: str) -> list[Any]:
+        """Empty when absent or of another type."""
         value = self.metadata.get(key, [])
         return value if isinstance(value, list) else []
 

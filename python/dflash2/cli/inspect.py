@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from dflash2._native import core
 from dflash2.errors import ModelFormatError
 from dflash2.gguf_info import GgufInfo
+from dflash2.load_check import load_error
+from dflash2.memory import plan_memory
+from dflash2.migrate import find_mends
 from dflash2.pairing import mismatches
 
 HELP = "say what a GGUF file is, and whether a pair fits"
@@ -23,15 +27,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-tensors", action="store_true", help="leave the tensor list out")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    group = parser.add_argument_group("memory plan")
+    group.add_argument(
+        "-c", "--ctx-size", metavar="N", type=int, default=4096, help="(default: 4096)"
+    )
+    group.add_argument(
+        "-np", "--parallel", metavar="N", type=int, default=1, help="requests at once (default: 1)"
+    )
+    group.add_argument(
+        "-b", "--batch-size", metavar="N", type=int, default=512, help="(default: 512)"
+    )
+    group.add_argument(
+        "-devd", "--device-draft", metavar="NAME", help="(default: the first GPU, else the CPU)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """1 when the pair does not fit."""
+    for name in ("ctx_size", "parallel", "batch_size"):
+        if not 0 < getattr(args, name) < 2**31:
+            args.usage_error(f"--{name.replace('_', '-')}: expected 1 or more")
     info = GgufInfo(args.file)
+    target = GgufInfo(args.target) if args.target is not None else None
     result = describe(info, tensors=not args.no_tensors)
-    if args.target is not None:
-        reasons = pair_problems(info, GgufInfo(args.target))
+    if target is not None:
+        reasons = pair_problems(info, target)
         result["pair"] = {"target": str(args.target), "fits": not reasons, "reasons": reasons}
+        if info.family and not target.family:
+            result["era"] = era(info, target)
+    if info.family == "DFlash 2":
+        plan = plan_memory(
+            info,
+            target,
+            device=args.device_draft or default_device(),
+            n_ctx=args.ctx_size,
+            n_parallel=args.parallel,
+            n_batch=args.batch_size,
+        )
+        result["memory"] = {**dataclasses.asdict(plan), "by_device": plan.by_device()}
     if args.json:
         print(json.dumps(result, ensure_ascii=False, indent=1))
     else:
@@ -45,6 +78,8 @@ def describe(info: GgufInfo, *, tensors: bool) -> dict[str, Any]:
         "bytes": Path(info.path).stat().st_size,
         "kind": info.kind,
         "name": info.metadata.get("general.name"),
+        "llama_cpp": info.llama_cpp,
+        "dflash2": info.family in ("", "DFlash 2"),
         "hparams": info.hparams(),
         "types": {name: {"tensors": n, "bytes": size} for name, (n, size) in info.types().items()},
     }
@@ -57,21 +92,33 @@ def describe(info: GgufInfo, *, tensors: bool) -> dict[str, Any]:
 
 
 def pair_problems(draft: GgufInfo, target: GgufInfo) -> list[str]:
-    if not draft.is_drafter:
-        return [f"{draft.path} is no drafter: {draft.kind}"]
-    if target.is_drafter:
+    if target.family:
         return [f"{target.path} is no target: {target.kind}"]
+    if draft.family == "fork":
+        return [f"{draft.path}: {draft.kind}; dflash2 migrate mends it if metadata alone is wrong"]
+    if not draft.family:
+        return [f"{draft.path} is no drafter: {draft.kind}"]
     try:
-        core.DraftModel(os.fsencode(draft.path))
+        if draft.family == "DFlash 2":
+            core.DraftModel(os.fsencode(draft.path))
     except ModelFormatError as e:
         return [str(e)]
-    found = mismatches(draft.draft_facts(), target.target_facts())
-    sections = "rope.dimension_sections"
-    if f"{target.architecture}.{sections}" in target.metadata and (
-        f"dflash.{sections}" not in draft.metadata
-    ):
-        found.append(f"key dflash.{sections}: missing, made before 27 Aug 2026; convert it again")
-    return found
+    if reason := load_error(draft.path):
+        return [f"{draft.path}: llama.cpp does not load it: {reason}"]
+    return mismatches(draft.draft_facts(), target.target_facts())
+
+
+def era(draft: GgufInfo, target: GgufInfo) -> dict[str, Any]:
+    """Whether the metadata is what today's converters write for this target."""
+    try:
+        mends = find_mends(draft, target).changes
+    except ModelFormatError as e:
+        return {"current": False, "migrate": [], "beyond": str(e)}
+    return {"current": not mends, "migrate": list(mends), "beyond": ""}
+
+
+def default_device() -> str:
+    return next((name for name, _, kind in core.list_devices() if kind == "gpu"), "CPU")
 
 
 def as_text(result: dict[str, Any]) -> str:
@@ -79,6 +126,7 @@ def as_text(result: dict[str, Any]) -> str:
         f"{result['file']}: {result['kind']}",
         f"name      {result['name'] or '-'}",
         f"size      {readable(result['bytes'])}",
+        *([f"loads in  {result['llama_cpp']}"] if result["llama_cpp"] else []),
         "",
         *(f"{key} = {value}" for key, value in result["hparams"].items()),
         "",
@@ -91,11 +139,30 @@ def as_text(result: dict[str, Any]) -> str:
         for t in result["tensors"]:
             shape = " x ".join(map(str, t["shape"]))
             lines.append(f"{t['name']:{width}}  {t['type']:8} {readable(t['bytes']):>9}  {shape}")
+    if "memory" in result:
+        lines += ["", *memory_lines(result["memory"])]
+    if "era" in result:
+        of = result["era"]
+        verdict = "current" if of["current"] else of["beyond"] or "old; dflash2 migrate mends it:"
+        lines += ["", f"metadata  {verdict}", *(f"  {change}" for change in of["migrate"])]
     if "pair" in result:
         pair = result["pair"]
         lines += ["", f"target    {pair['target']}: {'fits' if pair['fits'] else 'does not fit'}"]
         lines += [f"  {reason}" for reason in pair["reasons"]]
     return "\n".join(lines)
+
+
+def memory_lines(plan: dict[str, Any]) -> list[str]:
+    lines = [
+        f"memory    context {plan['n_ctx']}, {plan['n_parallel']} at once, batch {plan['n_batch']}",
+        f"  weights         {readable(plan['weights']):>9}  {plan['device']}",
+        f"  draft K/V       {readable(plan['draft_kv']):>9}  {plan['device']}",
+        f"  hidden states   {readable(plan['capture']):>9}  CPU",
+    ]
+    if plan["target"]:
+        lines.append(f"  target weights  {readable(plan['target']):>9}  by --n-gpu-layers")
+    totals = ", ".join(f"{name} {readable(n)}" for name, n in plan["by_device"].items())
+    return [*lines, f"  drafter in all  {totals}"]
 
 
 def readable(n_bytes: float) -> str:
