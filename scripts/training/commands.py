@@ -58,7 +58,7 @@ def add_commands(commands: Any) -> None:
     evaluate.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES)
 
     count = _command(commands, "count", _count, "token counts of text that the target writes")
-    count.add_argument("out", type=Path, help="file of lines `token_id<TAB>count`")
+    count.add_argument("out", type=Path, help="file of one count a line, token 0 first")
     _add_rows(count)
 
 

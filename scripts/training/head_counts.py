@@ -15,7 +15,5 @@ def token_counts(wave: Wave, n_vocab: int) -> torch.Tensor:
 
 
 def write_counts(counts: torch.Tensor, path: Path) -> None:
-    """Lines `token_id<TAB>count` of the tokens that occur, most frequent first."""
-    order = counts.argsort(descending=True, stable=True).tolist()
-    lines = [f"{token}\t{int(counts[token])}\n" for token in order if counts[token] > 0]
-    path.write_text("".join(lines), encoding="utf-8")
+    """One count a line, token 0 first, as the converter's --head-counts reads."""
+    path.write_text("".join(f"{n}\n" for n in counts.tolist()), encoding="ascii")
