@@ -191,7 +191,7 @@ def _sliding(cfg: Values, n_layer: int, layout: Layout) -> tuple[int | None, tup
     use = layout.sliding if use is None else use
     if use is None and any(slides):
         raise cfg.error("use_sliding_window", "true or false beside sliding layer_types", None)
-    if not use or (cfg.find("sliding_window") is None and not any(slides)):
+    if not use or not any(slides):  # llama.cpp aborts on a window that no layer uses
         return None, ()
     return cfg.integer("sliding_window"), slides
 

@@ -20,7 +20,8 @@ from spm_vocab import read_spm
 from target_info import read_gguf_target
 from tensor_source import n_rows
 from test_hf_target import SPM, write_bpe
-from test_layouts import ROW, torch_file
+from test_layouts import ROW
+from tiny_drafter import torch_file
 from torch_pickle import load_mask_embedding
 
 hypothesis = pytest.importorskip("hypothesis", reason="property tests need hypothesis")

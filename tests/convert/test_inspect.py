@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_layouts
 import tiny_drafter
 from dflash2.cli.main import main
 from dflash2.gguf_info import GgufInfo
@@ -40,7 +39,7 @@ def test_builds_and_engine_that_load_each_family(
     mrope: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     two = made(tmp_path / "2", tiny_drafter.CONFIG, mrope)
-    one = made(tmp_path / "1", test_layouts.dflash1(), mrope)
+    one = made(tmp_path / "1", tiny_drafter.dflash1(), mrope)
     fork = rewrite(one, tmp_path / "f.gguf", to_fork("dflash-draft"), rename=FORK_TENSORS)
     for path, kind, llama_cpp, ours in (
         (two, "DFlash 2 drafter", "llama.cpp b10658 or later", True),
@@ -73,7 +72,7 @@ def test_file_from_before_rope_sections_is_old_and_still_fits(
 def test_pair_is_judged_for_files_that_only_llama_cpp_runs(
     mrope: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    one = made(tmp_path, test_layouts.dflash1(), mrope)
+    one = made(tmp_path, tiny_drafter.dflash1(), mrope)
     code, result = inspect(capsys, one, "--target", mrope)
     assert (code, result["pair"]["fits"]) == (0, True)
     other = tiny_drafter.write_target(tmp_path / "o.gguf", n_embd=512, n_vocab=97)
@@ -91,7 +90,7 @@ def test_pair_is_judged_for_files_that_only_llama_cpp_runs(
 def test_file_that_llama_cpp_does_not_load_does_not_fit(
     mrope: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    one = made(tmp_path, test_layouts.dflash1(), mrope)
+    one = made(tmp_path, tiny_drafter.dflash1(), mrope)
     broken = rewrite(one, tmp_path / "x.gguf", lambda f: None, without="blk.1.ffn_up.weight")
     code, result = inspect(capsys, broken, "--target", mrope)
     assert code == 1
@@ -101,7 +100,7 @@ def test_file_that_llama_cpp_does_not_load_does_not_fit(
 def test_file_on_which_libllama_aborts_is_reported_and_not_fatal(
     mrope: Path, tmp_path: Path
 ) -> None:
-    one = made(tmp_path, test_layouts.dflash1(), mrope)
+    one = made(tmp_path, tiny_drafter.dflash1(), mrope)
 
     def change(fields: Any) -> None:
         _, kind, item = fields["dflash.block_count"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from convert_error import ConvertError
 from drafter_convert import ConversionResult, convert
 from hf_config import parse_config
 from numpy.typing import NDArray
+from tiny_drafter import dflash1, speculators_dflash, torch_file
 
 Fields = dict[str, Any]
 Tensors = dict[str, NDArray[Any]]
@@ -56,28 +54,6 @@ def without_source(fields: Fields) -> Fields:
     return {k: v for k, v in fields.items() if k != "dflash2.source.name"}
 
 
-DFLASH1: dict[str, Any] = {
-    "architectures": ["DFlashDraftModel"],
-    "block_size": 16,
-    "rope_theta": 1000000,
-    "rope_parameters": None,
-    "is_causal": None,
-    "use_sliding_window": False,
-    "dflash_config": {
-        "block_size": None,
-        "conv_kernel_size": None,
-        "conv_group_size": None,
-        "selector_rank": None,
-        "selector_top_k": None,
-    },
-}
-
-
-def dflash1(**changes: Any) -> dict[str, Any]:
-    nested = {**DFLASH1["dflash_config"], **changes.pop("dflash_config", {})}
-    return tiny_drafter.config(**{**DFLASH1, **changes, "dflash_config": nested})
-
-
 def test_published_dflash_1_layout(target: Path, tmp_path: Path) -> None:
     cfg = dflash1()
     fields, tensors = read(run(tmp_path, cfg, tiny_drafter.weights(cfg), target).outfile)
@@ -89,16 +65,13 @@ def test_published_dflash_1_layout(target: Path, tmp_path: Path) -> None:
     assert "dflash.attention.sliding_window" not in fields
 
 
-def test_full_attention_layers_keep_the_window_that_none_of_them_uses(
+def test_window_that_no_layer_uses_is_left_out_because_llama_cpp_aborts_on_it(
     target: Path, tmp_path: Path
 ) -> None:
-    cfg = tiny_drafter.config(layer_types=["full_attention"] * 2)
-    fields, _ = read(run(tmp_path, cfg, tiny_drafter.weights(cfg), target).outfile)
-    assert fields["dflash.attention.sliding_window"] == 128
-    assert fields["dflash.attention.sliding_window_pattern"] == [False, False]
-    without = tiny_drafter.config(layer_types=["full_attention"] * 2, sliding_window=None)
-    fields, _ = read(run(tmp_path, without, tiny_drafter.weights(without), target, "y").outfile)
-    assert not any("sliding" in key for key in fields)
+    for name, window in (("x", 128), ("y", None)):
+        cfg = tiny_drafter.config(layer_types=["full_attention"] * 2, sliding_window=window)
+        fields, _ = read(run(tmp_path, cfg, tiny_drafter.weights(cfg), target, name).outfile)
+        assert not any("sliding" in key for key in fields)
 
 
 def test_dflash_1_with_mixed_layers_warns_about_an_unsaid_mask(
@@ -154,22 +127,6 @@ def test_speculators_dflash2(plain: tuple[Fields, Tensors], target: Path, tmp_pa
     )
     assert_same(found, plain[1])
     assert without_source(fields) == without_source(plain[0])
-
-
-def speculators_dflash(**changes: Any) -> dict[str, Any]:
-    inner = dflash1()
-    nested = inner.pop("dflash_config")
-    return {
-        "architectures": ["DFlashDraftModel"],
-        "speculators_model_type": "dflash",
-        "transformer_layer_config": inner,
-        "aux_hidden_state_layer_ids": [2, 4, 5],
-        "mask_token_id": nested["mask_token_id"],
-        "block_size": 8,
-        "draft_vocab_size": 4,
-        "sliding_window_non_causal": False,
-        **changes,
-    }
 
 
 def test_speculators_dflash_with_a_reduced_head(target: Path, tmp_path: Path) -> None:
@@ -427,63 +384,6 @@ def test_layouts_that_no_engine_of_this_family_runs_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConvertError, match=message):
         parse_config(tiny_drafter.config(**changes))
-
-
-def torch_file(
-    value: Any, dtype: str = "Float", *, compress: int = zipfile.ZIP_STORED, evil: bytes = b""
-) -> bytes:
-    """What torch.save writes for a tensor or a dict of tensors and ints."""
-    storages: list[NDArray[Any]] = []
-
-    class Global:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    class Storage:
-        def __init__(self, data: NDArray[Any]) -> None:
-            storages.append(data)
-            self.pid = ("storage", Global(f"torch\n{dtype}Storage"), str(len(storages) - 1), "cpu")
-            self.size = data.size
-
-    # protocol 2 by hand, since pickle cannot name classes that are not importable
-    out = io.BytesIO()
-    out.write(b"\x80\x02")
-
-    def emit(item: Any) -> None:
-        if isinstance(item, dict):
-            out.write(b"}(")
-            for k, v in item.items():
-                emit(k)
-                emit(v)
-            out.write(b"u")
-        elif isinstance(item, np.ndarray):
-            storage = Storage(item)
-            out.write(b"ctorch._utils\n_rebuild_tensor_v2\n((")
-            out.write(pickle.dumps("storage", 2)[2:-1])
-            out.write(f"ctorch\n{dtype}Storage\n".encode())
-            out.write(pickle.dumps(storage.pid[2], 2)[2:-1] + pickle.dumps("cpu", 2)[2:-1])
-            out.write(pickle.dumps(item.size, 2)[2:-1] + b"tQ")
-            stride = tuple(s // item.itemsize for s in item.strides)
-            for number in (0, item.shape, stride, False):
-                out.write(pickle.dumps(number, 2)[2:-1])
-            out.write(b"ccollections\nOrderedDict\n)Rt")
-            out.write(b"R")
-        else:
-            out.write(pickle.dumps(item, 2)[2:-1])
-
-    if evil:
-        out.write(evil)
-    else:
-        emit(value)
-    out.write(b".")
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", compress) as archive:
-        archive.writestr("mask_embedding/data.pkl", out.getvalue())
-        archive.writestr("mask_embedding/byteorder", "little")
-        for i, data in enumerate(storages):
-            archive.writestr(f"mask_embedding/data/{i}", data.tobytes())
-        archive.writestr("mask_embedding/version", "3\n")
-    return file.getvalue()
 
 
 ROW = np.arange(256, dtype=np.float32) / 8

@@ -10,7 +10,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-import test_layouts
 import tiny_drafter
 from dflash2.cli.main import main
 from dflash2.errors import IncompatibleModelsError, ModelFormatError
@@ -50,7 +49,7 @@ def current(mrope: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dflash1(mrope: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A DFlash 1 drafter of the M-RoPE target as it is converted today."""
     folder = tmp_path_factory.mktemp("dflash1")
-    cfg = test_layouts.dflash1()
+    cfg = tiny_drafter.dflash1()
     drafter = tiny_drafter.write_drafter(folder / "d", cfg)
     return convert(drafter, mrope, outtype="f16", outfile=folder / "one.gguf").outfile
 

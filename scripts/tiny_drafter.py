@@ -1,10 +1,13 @@
-"""Tiny drafter checkpoints and targets for the converter's tests, written without the converter."""
+"""Tiny drafter checkpoints and targets, written without the converter."""
 
 from __future__ import annotations
 
 import copy
+import io
 import json
+import pickle
 import struct
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,46 @@ def config(**changes: Any) -> dict[str, Any]:
             else:
                 scope[key] = value
     return result
+
+
+DFLASH1: dict[str, Any] = {
+    "architectures": ["DFlashDraftModel"],
+    "block_size": 16,
+    "rope_theta": 1000000,
+    "rope_parameters": None,
+    "is_causal": None,
+    "use_sliding_window": False,
+    "dflash_config": {
+        "block_size": None,
+        "conv_kernel_size": None,
+        "conv_group_size": None,
+        "selector_rank": None,
+        "selector_top_k": None,
+    },
+}
+
+
+def dflash1(**changes: Any) -> dict[str, Any]:
+    """A DFlash 1 config: flat keys, full attention, no selector."""
+    nested = {**DFLASH1["dflash_config"], **changes.pop("dflash_config", {})}
+    return config(**{**DFLASH1, **changes, "dflash_config": nested})
+
+
+def speculators_dflash(**changes: Any) -> dict[str, Any]:
+    """A DFlash 1 config as vLLM's speculators library writes it, with a reduced head."""
+    inner = dflash1()
+    nested = inner.pop("dflash_config")
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": inner,
+        "aux_hidden_state_layer_ids": [2, 4, 5],
+        "mask_token_id": nested["mask_token_id"],
+        "block_size": 8,
+        "draft_vocab_size": 4,
+        "sliding_window_non_causal": False,
+        **changes,
+    }
 
 
 def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -155,6 +198,63 @@ def write_drafter(
     data = weights(cfg) if tensors is None else tensors
     (folder / "model.safetensors").write_bytes(safetensors_bytes(data))
     return folder
+
+
+def torch_file(
+    value: Any, dtype: str = "Float", *, compress: int = zipfile.ZIP_STORED, evil: bytes = b""
+) -> bytes:
+    """What torch.save writes for a tensor or a dict of tensors and ints."""
+    storages: list[NDArray[Any]] = []
+
+    class Global:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    class Storage:
+        def __init__(self, data: NDArray[Any]) -> None:
+            storages.append(data)
+            self.pid = ("storage", Global(f"torch\n{dtype}Storage"), str(len(storages) - 1), "cpu")
+            self.size = data.size
+
+    # protocol 2 by hand, since pickle cannot name classes that are not importable
+    out = io.BytesIO()
+    out.write(b"\x80\x02")
+
+    def emit(item: Any) -> None:
+        if isinstance(item, dict):
+            out.write(b"}(")
+            for k, v in item.items():
+                emit(k)
+                emit(v)
+            out.write(b"u")
+        elif isinstance(item, np.ndarray):
+            storage = Storage(item)
+            out.write(b"ctorch._utils\n_rebuild_tensor_v2\n((")
+            out.write(pickle.dumps("storage", 2)[2:-1])
+            out.write(f"ctorch\n{dtype}Storage\n".encode())
+            out.write(pickle.dumps(storage.pid[2], 2)[2:-1] + pickle.dumps("cpu", 2)[2:-1])
+            out.write(pickle.dumps(item.size, 2)[2:-1] + b"tQ")
+            stride = tuple(s // item.itemsize for s in item.strides)
+            for number in (0, item.shape, stride, False):
+                out.write(pickle.dumps(number, 2)[2:-1])
+            out.write(b"ccollections\nOrderedDict\n)Rt")
+            out.write(b"R")
+        else:
+            out.write(pickle.dumps(item, 2)[2:-1])
+
+    if evil:
+        out.write(evil)
+    else:
+        emit(value)
+    out.write(b".")
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compress) as archive:
+        archive.writestr("mask_embedding/data.pkl", out.getvalue())
+        archive.writestr("mask_embedding/byteorder", "little")
+        for i, data in enumerate(storages):
+            archive.writestr(f"mask_embedding/data/{i}", data.tobytes())
+        archive.writestr("mask_embedding/version", "3\n")
+    return file.getvalue()
 
 
 def write_target(
