@@ -124,11 +124,11 @@ def run(draft: Path, target: core.Target, trials: list[Trial]) -> tuple[Differen
     for trial in trials:
         round = trial.round
         if trial.first:
-            drafter.reset()
+            drafter.truncate(0, 0)
         n_rows = len(round.features)
         features = round.features.reshape(n_rows, -1, target.n_embd)
-        drafter.inject(features, round.position - n_rows)
-        lattice = drafter.draft(round.anchor, round.position, round.n_draft)
+        drafter.inject(0, features, round.position - n_rows)
+        [lattice] = drafter.draft([(0, round.anchor, round.position)], round.n_draft)
         path = core.walk_greedy(lattice)[0]
         difference.add(
             trial.ref,

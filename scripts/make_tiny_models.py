@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny random models for tests: a llama target (GGUF) and a DFlash 2 drafter as published.
+"""Tiny random models for tests: targets (GGUF) and a DFlash 2 drafter as published.
 
 The weights depend on the seed and the tensor's name only: the same bytes with every numpy on every
 machine.
@@ -74,13 +74,15 @@ def _pieces() -> Iterator[str]:
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """SentencePiece with all 256 byte tokens, so that every byte string tokenizes and returns."""
+    """SentencePiece with all 256 byte tokens, so that every byte string tokenizes and returns;
+    below N_MIN_VOCAB without, for laws that can be enumerated."""
     kind = gguf.TokenType
-    tokens = [*SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256))]
-    types = [kind.UNKNOWN, *[kind.CONTROL] * (len(SPECIALS) - 1), *[kind.BYTE] * 256]
+    bytes_ = range(256 if n_vocab >= N_MIN_VOCAB else 0)
+    tokens = [*SPECIALS, *(f"<0x{byte:02X}>" for byte in bytes_)]
+    types = [kind.UNKNOWN, *[kind.CONTROL] * (len(SPECIALS) - 1), *[kind.BYTE] * len(bytes_)]
     tokens += [piece for piece, _ in zip(_pieces(), range(n_vocab - len(tokens)), strict=False)]
     if len(tokens) != n_vocab:
-        raise ValueError(f"n_vocab: expected {N_MIN_VOCAB} to {len(tokens)}, got {n_vocab}")
+        raise ValueError(f"n_vocab: expected {len(SPECIALS)} to {len(tokens)}, got {n_vocab}")
     types += [kind.NORMAL] * (n_vocab - len(types))
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
@@ -96,6 +98,44 @@ def _add_tokenizer(writer: gguf.GGUFWriter, n_vocab: int) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
+def _write_target(
+    path: Path, arch: str, tensors: dict[str, Floats], n_vocab: int, keys: dict[str, Any]
+) -> None:
+    """keys: below the architecture's name; ints, floats and lists of ints."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(path.stem)
+    for key, value in keys.items():
+        add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+        add[type(value)](f"{arch}.{key}", value)
+    writer.add_vocab_size(n_vocab)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    _add_tokenizer(writer, n_vocab)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _outer_tensors(
+    weights: Weights, n_vocab: int, n_embd: int, sharpness: float
+) -> dict[str, Floats]:
+    return {
+        "token_embd.weight": weights.normal("token_embd", (n_vocab, n_embd), 1.0),
+        "output_norm.weight": weights.norm("output_norm", n_embd),
+        "output.weight": weights.linear("output", n_vocab, n_embd, sharpness),
+    }
+
+
+def _ffn_tensors(weights: Weights, blk: str, n_embd: int, n_ff: int) -> dict[str, Floats]:
+    return {
+        f"{blk}.ffn_gate.weight": weights.linear(f"{blk}.ffn_gate", n_ff, n_embd, 1.5),
+        f"{blk}.ffn_up.weight": weights.linear(f"{blk}.ffn_up", n_ff, n_embd),
+        f"{blk}.ffn_down.weight": weights.linear(f"{blk}.ffn_down", n_embd, n_ff),
+    }
+
+
 def make_tiny_target(
     path: Path | str,
     *,
@@ -106,11 +146,15 @@ def make_tiny_target(
     n_ff: int = 384,
     n_vocab: int = N_VOCAB,
     n_ctx: int = 4096,
+    attention: float = 1.5,
+    sharpness: float = 2.5,
     seed: int = 0,
 ) -> Path:
     """Writes a llama-architecture GGUF, F32, with tokenizer and chat template; returns its path.
 
-    n_head: heads of 32, n_embd / 32 when None.
+    n_head: heads of 32, n_embd / 32 when None. n_vocab: below N_MIN_VOCAB only some characters can
+    be tokenized. attention: gain of its output; near 0 a token depends on the last one only.
+    sharpness: standard deviation of the logits.
     """
     n_head = n_embd // HEAD_DIM if n_head is None else n_head
     if n_embd % HEAD_DIM or n_head % n_head_kv:
@@ -118,17 +162,11 @@ def make_tiny_target(
             f"n_embd: expected a multiple of {HEAD_DIM} whose {n_head} heads {n_head_kv} K/V heads "
             f"divide, got {n_embd}"
         )
-    if n_vocab < N_MIN_VOCAB:
-        raise ValueError(f"n_vocab: expected at least {N_MIN_VOCAB}, got {n_vocab}")
     path = Path(path)
     weights = Weights(seed)
     n_q, n_kv = n_head * HEAD_DIM, n_head_kv * HEAD_DIM
 
-    tensors = {
-        "token_embd.weight": weights.normal("token_embd", (n_vocab, n_embd), 1.0),
-        "output_norm.weight": weights.norm("output_norm", n_embd),
-        "output.weight": weights.linear("output", n_vocab, n_embd, 2.5),
-    }
+    tensors = _outer_tensors(weights, n_vocab, n_embd, sharpness)
     for i in range(n_layer):
         blk = f"blk.{i}"
         tensors |= {
@@ -136,35 +174,111 @@ def make_tiny_target(
             f"{blk}.attn_q.weight": weights.linear(f"{blk}.attn_q", n_q, n_embd, 1.5),
             f"{blk}.attn_k.weight": weights.linear(f"{blk}.attn_k", n_kv, n_embd, 1.5),
             f"{blk}.attn_v.weight": weights.linear(f"{blk}.attn_v", n_kv, n_embd),
-            f"{blk}.attn_output.weight": weights.linear(f"{blk}.attn_output", n_embd, n_q, 1.5),
+            f"{blk}.attn_output.weight": weights.linear(
+                f"{blk}.attn_output", n_embd, n_q, attention
+            ),
             f"{blk}.ffn_norm.weight": weights.norm(f"{blk}.ffn_norm", n_embd),
-            f"{blk}.ffn_gate.weight": weights.linear(f"{blk}.ffn_gate", n_ff, n_embd, 1.5),
-            f"{blk}.ffn_up.weight": weights.linear(f"{blk}.ffn_up", n_ff, n_embd),
-            f"{blk}.ffn_down.weight": weights.linear(f"{blk}.ffn_down", n_embd, n_ff),
+            **_ffn_tensors(weights, blk, n_embd, n_ff),
         }
+    keys = {
+        "context_length": n_ctx,
+        "embedding_length": n_embd,
+        "block_count": n_layer,
+        "feed_forward_length": n_ff,
+        "attention.head_count": n_head,
+        "attention.head_count_kv": n_head_kv,
+        "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": HEAD_DIM,
+        "rope.freq_base": 10000.0,
+    }
+    _write_target(path, "llama", tensors, n_vocab, keys)
+    return path
 
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(f"tiny target {seed}")
-    writer.add_context_length(n_ctx)
-    writer.add_embedding_length(n_embd)
-    writer.add_block_count(n_layer)
-    writer.add_feed_forward_length(n_ff)
-    writer.add_head_count(n_head)
-    writer.add_head_count_kv(n_head_kv)
-    writer.add_key_length(HEAD_DIM)
-    writer.add_value_length(HEAD_DIM)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(HEAD_DIM)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(n_vocab)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    _add_tokenizer(writer, n_vocab)
-    for name, tensor in tensors.items():
-        writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+
+def make_tiny_hybrid_target(
+    path: Path | str,
+    *,
+    n_layer: int = 4,
+    n_embd: int = 320,
+    n_head: int = 4,
+    n_head_kv: int = 2,
+    n_ff: int = 384,
+    n_vocab: int = N_VOCAB,
+    n_ctx: int = 4096,
+    n_state_heads: int = 4,
+    state_size: int = 32,
+    sharpness: float = 2.5,
+    seed: int = 0,
+) -> Path:
+    """Writes a qwen35-architecture GGUF, F32: gated delta net layers, whose state libllama rolls
+    back through snapshots, with attention and M-RoPE in every second layer; returns its path.
+
+    n_head: heads of 32. n_state_heads: value heads of the delta net, two per key head.
+    """
+    path = Path(path)
+    weights = Weights(seed)
+    n_kv, d_conv = n_head_kv * HEAD_DIM, 4
+    n_value, n_key = n_state_heads * state_size, n_state_heads // 2 * state_size
+    n_mixed = 2 * n_key + n_value
+
+    tensors = _outer_tensors(weights, n_vocab, n_embd, sharpness)
+    for i in range(n_layer):
+        blk = f"blk.{i}"
+        shapes: dict[str, tuple[int, int]]
+        if i % 2:
+            shapes = {
+                "attn_q": (2 * n_head * HEAD_DIM, n_embd),  # per head: query, gate
+                "attn_k": (n_kv, n_embd),
+                "attn_v": (n_kv, n_embd),
+                "attn_output": (n_embd, n_head * HEAD_DIM),
+            }
+            for name in ("attn_q_norm", "attn_k_norm"):
+                tensors[f"{blk}.{name}.weight"] = weights.norm(f"{blk}.{name}", HEAD_DIM, 1.5)
+        else:
+            shapes = {
+                "attn_qkv": (n_mixed, n_embd),
+                "attn_gate": (n_value, n_embd),
+                "ssm_beta": (n_state_heads, n_embd),
+                "ssm_alpha": (n_state_heads, n_embd),
+                "ssm_out": (n_embd, n_value),
+            }
+            conv = weights.linear(f"{blk}.ssm_conv1d", n_mixed, d_conv)
+            tensors |= {
+                f"{blk}.ssm_conv1d.weight": conv,
+                f"{blk}.ssm_dt.bias": weights.normal(f"{blk}.ssm_dt", (n_state_heads,), 0.5),
+                # below 0: how fast a head forgets
+                f"{blk}.ssm_a": weights.normal(f"{blk}.ssm_a", (n_state_heads,), 0.02, -0.1),
+                f"{blk}.ssm_norm.weight": weights.norm(f"{blk}.ssm_norm", state_size),
+            }
+        for name, shape in shapes.items():
+            gain = 1.5 if name in ("attn_output", "ssm_out") else 1.0
+            tensors[f"{blk}.{name}.weight"] = weights.linear(f"{blk}.{name}", *shape, gain)
+        for name in ("attn_norm", "post_attention_norm"):
+            tensors[f"{blk}.{name}.weight"] = weights.norm(f"{blk}.{name}", n_embd)
+        tensors |= _ffn_tensors(weights, blk, n_embd, n_ff)
+    keys = {
+        "context_length": n_ctx,
+        "embedding_length": n_embd,
+        "block_count": n_layer,
+        "feed_forward_length": n_ff,
+        "attention.head_count": n_head,
+        "attention.head_count_kv": n_head_kv,
+        "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": HEAD_DIM,
+        "rope.dimension_sections": [6, 5, 5, 0],
+        "rope.freq_base": 10000.0,
+        "full_attention_interval": 2,
+        "ssm.conv_kernel": d_conv,
+        "ssm.inner_size": n_value,
+        "ssm.state_size": state_size,
+        "ssm.time_step_rank": n_state_heads,
+        "ssm.group_count": n_state_heads // 2,
+    }
+    _write_target(path, "qwen35", tensors, n_vocab, keys)
     return path
 
 
@@ -320,10 +434,17 @@ def make_tiny_checkpoint(
 
 
 def make_tiny_pair(
-    directory: Path | str, *, outtype: str = "f32", seed: int = 0, **checkpoint: Any
+    directory: Path | str,
+    *,
+    outtype: str = "f32",
+    hybrid: bool = False,
+    n_ctx: int = 4096,
+    seed: int = 0,
+    **checkpoint: Any,
 ) -> tuple[Path, Path]:
     """Writes target.gguf, the checkpoint draft/ and, by the converter, draft.gguf.
 
+    hybrid: the target is make_tiny_hybrid_target's. n_ctx: of the target.
     checkpoint: options of make_tiny_checkpoint; the target takes its sizes from them.
     Returns (target, draft), both GGUF.
     """
@@ -331,11 +452,13 @@ def make_tiny_pair(
 
     directory = Path(directory)
     source = make_tiny_checkpoint(directory / "draft", seed=seed, **checkpoint)
-    target = make_tiny_target(
+    make_target = make_tiny_hybrid_target if hybrid else make_tiny_target
+    target = make_target(
         directory / "target.gguf",
         n_layer=checkpoint.get("target_layers", 4),
         n_embd=checkpoint.get("hidden", 320),
         n_vocab=checkpoint.get("vocab", N_VOCAB),
+        n_ctx=n_ctx,
         seed=seed,
     )
     draft = directory / "draft.gguf"
@@ -349,12 +472,14 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=320, help="hidden size (default: 320)")
     parser.add_argument("--block-size", type=int, default=8, help="(default: 8)")
     parser.add_argument("--outtype", default="f32", help="type of the drafter (default: f32)")
+    parser.add_argument("--hybrid", action="store_true", help="a target with recurrent layers")
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
     args = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "convert"))
     for path in make_tiny_pair(
         args.directory,
         outtype=args.outtype,
+        hybrid=args.hybrid,
         seed=args.seed,
         hidden=args.hidden,
         block_size=args.block_size,

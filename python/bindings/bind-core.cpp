@@ -1,4 +1,6 @@
 // Pure logic: the lattice, its walks, verification, random numbers, text and counters.
+#include <pybind11/functional.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -61,6 +63,7 @@ lattice make_lattice(const int_array & cand, const float_array & score) {
     lat.top_k = int32_t(cand.shape(1));
     lat.cand.assign(cand.data(), cand.data() + cand.size());
     lat.score.assign(score.data(), score.data() + score.size());
+    validate(lat, INT32_MAX);
     return lat;
 }
 
@@ -90,6 +93,7 @@ void bind_core(py::module_ & m) {
 
     py::class_<stats>(m, "Stats", "Counters of speculative decoding.")
         .def_readonly("n_prompt", &stats::n_prompt)
+        .def_readonly("n_cached", &stats::n_cached)
         .def_readonly("n_generated", &stats::n_generated)
         .def_readonly("n_rounds", &stats::n_rounds)
         .def_readonly("n_drafts", &stats::n_drafts)

@@ -1,6 +1,5 @@
 // The drafter: model file, interface, and the draft graph.
 #include <algorithm>
-#include <limits>
 
 #include "bindings.h"
 #include "ggml-backend.h"
@@ -23,7 +22,7 @@ float_array from_features(const features & f) {
 
 namespace {
 
-void inject(drafter & d, const float_array & rows, int32_t position) {
+void inject(drafter & d, int32_t seq, const float_array & rows, int32_t position) {
     if (rows.ndim() != 3) {
         throw error(errc::argument,
                     "features: expected 3 dimensions (n_rows, n_taps, n_embd), got " + std::to_string(rows.ndim()));
@@ -43,34 +42,48 @@ void inject(drafter & d, const float_array & rows, int32_t position) {
     f.n_rows   = int32_t(n_rows);
     f.position = position;
     const py::gil_scoped_release release;
-    d.inject(f);
+    d.inject(seq, f);
+}
+
+using job_tuple = std::tuple<int32_t, token_id, int32_t>;  // seq, anchor, position
+
+std::vector<lattice> draft(drafter & d, const std::vector<job_tuple> & jobs, int32_t n_draft) {
+    std::vector<draft_job> list;
+    for (const auto & [seq, anchor, position] : jobs) {
+        list.push_back({seq, anchor, position});
+    }
+    const py::gil_scoped_release release;
+    return d.draft(list, n_draft);
 }
 
 // A drafter written in Python.
 class python_drafter final : public drafter {
   public:
-    void reset() override { PYBIND11_OVERRIDE_PURE(void, drafter, reset, ); }
-
-    void inject(const features & f) override {
-        const py::gil_scoped_acquire acquire;
-        method("inject")(from_features(f), f.position);
+    bool truncate(int32_t seq, int32_t n_keep) override {
+        PYBIND11_OVERRIDE_PURE(bool, drafter, truncate, seq, n_keep);
     }
 
-    lattice draft(token_id anchor, int32_t position, int32_t n_draft) override {
+    void inject(int32_t seq, const features & f) override {
         const py::gil_scoped_acquire acquire;
-        const py::object             result = method("draft")(anchor, position, n_draft);
-        if (!py::isinstance<lattice>(result)) {
-            throw py::type_error("Drafter.draft: expected a Lattice, got " + py::repr(result).cast<std::string>());
-        }
-        lattice lat = result.cast<lattice>();
-        // ids above the vocabulary are refused by the target
-        validate(lat, std::numeric_limits<token_id>::max());
-        if (lat.n_pos > n_draft) {
-            throw error(errc::argument, "lattice: expected at most " + std::to_string(n_draft) + " positions, got " +
-                                            std::to_string(lat.n_pos) + "; mend the drafter");
-        }
-        return lat;
+        method("inject")(seq, from_features(f), f.position);
     }
+
+    std::vector<lattice> draft(const std::vector<draft_job> & jobs, int32_t n_draft) override {
+        const py::gil_scoped_acquire acquire;
+        std::vector<job_tuple>       list;
+        for (const draft_job & job : jobs) {
+            list.emplace_back(job.seq, job.anchor, job.position);
+        }
+        const py::object result = method("draft")(list, n_draft);
+        try {
+            return result.cast<std::vector<lattice>>();
+        } catch (const py::cast_error &) {
+            throw py::type_error("Drafter.draft: expected a list of Lattice, got " +
+                                 py::repr(result).cast<std::string>());
+        }
+    }
+
+    int32_t n_seq() const override { PYBIND11_OVERRIDE_PURE(int32_t, drafter, n_seq, ); }
 
     int32_t max_draft() const override { PYBIND11_OVERRIDE_PURE(int32_t, drafter, max_draft, ); }
 
@@ -181,11 +194,11 @@ void bind_draft(py::module_ & m) {
 
     py::class_<drafter, python_drafter>(m, "Drafter", "Base class of drafters.")
         .def(py::init<>())
-        .def("reset", &drafter::reset)
-        .def("inject", inject, py::arg("features"), py::arg("position"))
-        .def("draft", &drafter::draft, py::arg("anchor"), py::arg("position"), py::arg("n_draft"),
-             py::call_guard<py::gil_scoped_release>())
+        .def("truncate", &drafter::truncate, py::arg("seq"), py::arg("n_keep"))
+        .def("inject", inject, py::arg("seq"), py::arg("features"), py::arg("position"))
+        .def("draft", draft, py::arg("jobs"), py::arg("n_draft"))
         .def("max_draft", &drafter::max_draft)
+        .def("n_seq", &drafter::n_seq)
         .def("context_window", &drafter::context_window)
         .def("target_layers", &drafter::target_layers);
 
@@ -193,22 +206,24 @@ void bind_draft(py::module_ & m) {
         .def(py::init([](std::shared_ptr<draft_model> model, const target & tgt, int32_t n_ctx, int32_t n_threads,
                          bool kv_f32) {
                  return open_drafter(std::move(model), tgt.shared(),
-                                     {n_ctx > 0 ? n_ctx : tgt.n_ctx(), n_threads, kv_f32});
+                                     {n_ctx > 0 ? n_ctx : tgt.n_ctx(), tgt.n_seq(), n_threads, kv_f32});
              }),
              py::arg("model"), py::arg("target"), py::kw_only(), py::arg("n_ctx") = 0, py::arg("n_threads") = 1,
              py::arg("kv_f32") = false, py::keep_alive<1, 3>())
-        .def(py::init([](std::shared_ptr<draft_model> model, int32_t n_ctx, int32_t n_threads, bool kv_f32) {
-                 return open_drafter(std::move(model), {}, {n_ctx, n_threads, kv_f32});
-             }),
-             py::arg("model"), py::kw_only(), py::arg("n_ctx") = 4096, py::arg("n_threads") = 1,
-             py::arg("kv_f32") = false)
-        .def("last_hidden",
-             [](const graph_drafter & d) {
-                 const std::vector<float> hidden = d.last_hidden();
-                 const py::ssize_t        n_embd = d.n_embd();
-                 return float_array(hidden.size(), hidden.data())
-                     .reshape({(py::ssize_t) hidden.size() / n_embd, n_embd});
-             })
+        .def(
+            py::init([](std::shared_ptr<draft_model> model, int32_t n_ctx, int32_t n_seq, int32_t n_threads,
+                        bool kv_f32) { return open_drafter(std::move(model), {}, {n_ctx, n_seq, n_threads, kv_f32}); }),
+            py::arg("model"), py::kw_only(), py::arg("n_ctx") = 4096, py::arg("n_seq") = 1, py::arg("n_threads") = 1,
+            py::arg("kv_f32") = false)
+        .def(
+            "last_hidden",
+            [](const graph_drafter & d, int32_t seq) {
+                const std::vector<float> hidden = d.last_hidden(seq);
+                const py::ssize_t        n_embd = d.n_embd();
+                return float_array(hidden.size(), hidden.data())
+                    .reshape({(py::ssize_t) hidden.size() / n_embd, n_embd});
+            },
+            py::arg("seq") = 0)
         .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes);
 
     m.def("list_devices", list_devices, "(name, description, kind) of the ggml backend devices.");

@@ -52,22 +52,24 @@ void bind_target(py::module_ & m) {
     const target_params defaults;
 
     py::class_<target>(m, "Target", "The target model on libllama.")
-        .def(py::init(
-                 [](const std::string & path, int32_t n_ctx, int32_t n_batch, int32_t n_threads, int32_t n_gpu_layers) {
-                     const py::gil_scoped_release release;
-                     return std::make_unique<target>(path, target_params{n_ctx, n_batch, n_threads, n_gpu_layers});
-                 }),
-             py::arg("path"), py::kw_only(), py::arg("n_ctx") = defaults.n_ctx, py::arg("n_batch") = defaults.n_batch,
+        .def(py::init([](const std::string & path, int32_t n_ctx, int32_t n_seq, int32_t n_batch, int32_t n_rollback,
+                         int32_t n_threads, int32_t n_gpu_layers) {
+                 const py::gil_scoped_release release;
+                 return std::make_unique<target>(
+                     path, target_params{n_ctx, n_seq, n_batch, n_rollback, n_threads, n_gpu_layers});
+             }),
+             py::arg("path"), py::kw_only(), py::arg("n_ctx") = defaults.n_ctx, py::arg("n_seq") = defaults.n_seq,
+             py::arg("n_batch") = defaults.n_batch, py::arg("n_rollback") = defaults.n_rollback,
              py::arg("n_threads") = defaults.n_threads, py::arg("n_gpu_layers") = defaults.n_gpu_layers)
         .def_property_readonly("path", [](const target & t) { return to_text(t.path()); })
         .def_property_readonly("n_ctx", &target::n_ctx)
+        .def_property_readonly("n_seq", &target::n_seq)
         .def_property_readonly("n_batch", &target::n_batch)
         .def_property_readonly("n_vocab", &target::n_vocab)
         .def_property_readonly("n_embd", &target::n_embd)
         .def_property_readonly("n_layer", &target::n_layer)
         .def_property_readonly("n_threads", &target::n_threads)
-        .def_property_readonly("max_logit_rows", &target::max_logit_rows)
-        .def_property_readonly("can_rollback", &target::can_rollback)
+        .def_property_readonly("n_rollback", &target::n_rollback)
         .def_property_readonly("description", [](const target & t) { return to_text(t.description()); })
         .def_property_readonly("metadata",
                                [](const target & t) {
@@ -89,24 +91,35 @@ void bind_target(py::module_ & m) {
         .def("set_taps", &target::set_taps, py::arg("layers"))
         .def(
             "decode",
-            [](target & t, const std::vector<token_id> & tokens, int32_t position, bool all_logits) {
+            [](target & t, const std::vector<token_id> & tokens, int32_t position, int32_t seq, bool all_logits) {
+                std::vector<target_row> rows;
+                for (const token_id id : tokens) {
+                    const bool last = rows.size() + 1 == tokens.size();
+                    rows.push_back({id, seq, position + int32_t(rows.size()), all_logits || last});
+                }
                 const py::gil_scoped_release release;
-                t.decode(tokens.data(), int32_t(tokens.size()), position, all_logits);
+                t.decode(rows);
             },
-            py::arg("tokens"), py::arg("position"), py::kw_only(), py::arg("all_logits") = false)
+            py::arg("tokens"), py::arg("position"), py::kw_only(), py::arg("seq") = 0, py::arg("all_logits") = false)
         .def(
             "logits", [](const target & t, int32_t row) { return float_array(t.n_vocab(), t.logits(row)); },
             py::arg("row"))
-        .def("tapped", [](const target & t) { return from_features(t.tapped()); })
-        .def("truncate", &target::truncate, py::arg("n_keep"));
+        .def("tapped", [](const target & t) { return from_features(t.tapped(0, t.n_rows())); })
+        .def(
+            "truncate", [](target & t, int32_t n_keep, int32_t seq) { t.truncate(seq, n_keep); }, py::arg("n_keep"),
+            py::kw_only(), py::arg("seq") = 0);
 }
 
 void bind_engine(py::module_ & m) {
     const auto [get_temperature, set_temperature]       = sampling(&sampling_params::temperature);
     const auto [get_top_k, set_top_k]                   = sampling(&sampling_params::top_k);
+    const auto [get_typical_p, set_typical_p]           = sampling(&sampling_params::typical_p);
     const auto [get_top_p, set_top_p]                   = sampling(&sampling_params::top_p);
     const auto [get_min_p, set_min_p]                   = sampling(&sampling_params::min_p);
     const auto [get_repeat_penalty, set_repeat_penalty] = sampling(&sampling_params::repeat_penalty);
+    const auto [get_frequency, set_frequency]           = sampling(&sampling_params::frequency_penalty);
+    const auto [get_presence, set_presence]             = sampling(&sampling_params::presence_penalty);
+    const auto [get_grammar, set_grammar]               = sampling(&sampling_params::grammar);
     const auto [get_repeat_last_n, set_repeat_last_n]   = sampling(&sampling_params::repeat_last_n);
     const auto [get_seed, set_seed]                     = sampling(&sampling_params::seed);
 
@@ -115,9 +128,28 @@ void bind_engine(py::module_ & m) {
         .def_readwrite("prompt", &request::prompt)
         .def_property("temperature", get_temperature, set_temperature)
         .def_property("top_k", get_top_k, set_top_k)
+        .def_property("typical_p", get_typical_p, set_typical_p)
         .def_property("top_p", get_top_p, set_top_p)
         .def_property("min_p", get_min_p, set_min_p)
         .def_property("repeat_penalty", get_repeat_penalty, set_repeat_penalty)
+        .def_property("frequency_penalty", get_frequency, set_frequency)
+        .def_property("presence_penalty", get_presence, set_presence)
+        .def_property("grammar", get_grammar, set_grammar)
+        .def_property(
+            "logit_bias",
+            [](const request & r) {
+                std::map<token_id, float> m;
+                for (const logit_bias & b : r.sampling.biases) {
+                    m[b.id] = b.bias;
+                }
+                return m;
+            },
+            [](request & r, const std::map<token_id, float> & m) {
+                r.sampling.biases.clear();
+                for (const auto & [id, bias] : m) {
+                    r.sampling.biases.push_back({id, bias});
+                }
+            })
         .def_property("repeat_last_n", get_repeat_last_n, set_repeat_last_n)
         .def_property("seed", get_seed, set_seed)
         .def_readwrite("max_tokens", &request::max_tokens)
@@ -130,27 +162,34 @@ void bind_engine(py::module_ & m) {
         .def_property_readonly("text", [](const emitted & t) { return to_text(t.text); })
         .def_readonly("from_draft", &emitted::from_draft);
 
+    py::class_<progress>(m, "Progress", "What one step did for one request.")
+        .def_readonly("id", &progress::id)
+        .def_readonly("tokens", &progress::tokens)
+        .def_property_readonly("finish_reason", [](const progress & p) { return reason_name(p.reason); });
+
     py::class_<engine>(m, "Engine", "The lossless round loop.")
-        .def(py::init([](target & tgt, drafter * dft, int32_t n_draft_max, float p_min, const std::string & rule) {
-                 return std::make_unique<engine>(tgt, dft, engine_params{n_draft_max, p_min, rule_from_name(rule)});
+        .def(py::init([](target & tgt, drafter * dft, int32_t n_draft_max, float p_min, float draft_temperature,
+                         bool draft_cut, const std::string & rule) {
+                 engine_params params;
+                 params.n_draft_max       = n_draft_max;
+                 params.p_min             = p_min;
+                 params.draft_temperature = draft_temperature;
+                 params.draft_cut         = draft_cut;
+                 params.rule              = rule_from_name(rule);
+                 return std::make_unique<engine>(tgt, dft, params);
              }),
              py::arg("target"), py::arg("drafter").none(true), py::kw_only(), py::arg("n_draft_max") = -1,
-             py::arg("p_min") = 0.0f, py::arg("accept_rule") = "rejection", py::keep_alive<1, 2>(),
-             py::keep_alive<1, 3>())
+             py::arg("p_min") = 0.0f, py::arg("draft_temperature") = 1.0f, py::arg("draft_cut") = true,
+             py::arg("accept_rule") = "rejection", py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
+        .def("submit", &engine::submit, py::arg("request"))
         .def(
-            "begin",
-            [](engine & e, const request & r) {
-                const request                copy = r;  // other threads may change r while the GIL is released
-                const py::gil_scoped_release release;
-                e.begin(copy, poll_signals);
-            },
-            py::arg("request"))
-        .def("next", &engine::next, py::call_guard<py::gil_scoped_release>())
-        .def_property_readonly("done", &engine::done)
-        .def_property_readonly("finish_reason", [](const engine & e) { return reason_name(e.reason()); })
+            "step", [](engine & e) { return e.step(poll_signals); }, py::call_guard<py::gil_scoped_release>())
+        .def("cancel", &engine::cancel, py::arg("id"))
+        .def_property_readonly("idle", &engine::idle)
         .def_property_readonly("n_draft_max", &engine::n_draft_max)
-        .def_property_readonly("request_stats", [](const engine & e) { return stats(e.request_stats()); })
-        .def_property_readonly("total_stats", [](const engine & e) { return e.total_stats(); });
+        .def(
+            "request_stats", [](const engine & e, int64_t id) { return stats(e.request_stats(id)); }, py::arg("id"))
+        .def_property_readonly("total_stats", &engine::total_stats);
 }
 
 }  // namespace dflash2

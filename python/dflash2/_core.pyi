@@ -89,11 +89,13 @@ class Drafter:
     """Base class; subclasses in Python implement every method (see engine.h)."""
 
     def __init__(self) -> None: ...
-    def reset(self) -> None: ...
-    def inject(self, features: NDArray[np.float32], position: int) -> None:
+    def truncate(self, seq: int, n_keep: int) -> bool: ...
+    def inject(self, seq: int, features: NDArray[np.float32], position: int) -> None:
         """features: (n_rows, n_taps, n_embd)."""
-    def draft(self, anchor: int, position: int, n_draft: int) -> Lattice: ...
+    def draft(self, jobs: Sequence[tuple[int, int, int]], n_draft: int) -> list[Lattice]:
+        """jobs: (seq, anchor, position), one lattice each."""
     def max_draft(self) -> int: ...
+    def n_seq(self) -> int: ...
     def context_window(self) -> int: ...
     def target_layers(self) -> list[int]: ...
 
@@ -112,11 +114,17 @@ class GraphDrafter(Drafter):
     ) -> None: ...
     @overload
     def __init__(
-        self, model: DraftModel, *, n_ctx: int = ..., n_threads: int = ..., kv_f32: bool = ...
+        self,
+        model: DraftModel,
+        *,
+        n_ctx: int = ...,
+        n_seq: int = ...,
+        n_threads: int = ...,
+        kv_f32: bool = ...,
     ) -> None:
         """For drafter files with their own embedding and head."""
-    def last_hidden(self) -> NDArray[np.float32]:
-        """Hidden states of the last draft after the final norm, (n_draft, n_embd)."""
+    def last_hidden(self, seq: int = ...) -> NDArray[np.float32]:
+        """Hidden states of a sequence's last draft after the final norm, (n_draft, n_embd)."""
     @property
     def cache_bytes(self) -> int:
         """Size of the draft K/V."""
@@ -129,7 +137,9 @@ class Target:
         path: str | bytes,
         *,
         n_ctx: int = ...,
+        n_seq: int = ...,
         n_batch: int = ...,
+        n_rollback: int = ...,
         n_threads: int = ...,
         n_gpu_layers: int = ...,
     ) -> None: ...
@@ -140,10 +150,10 @@ class Target:
     @property
     def n_batch(self) -> int: ...
     @property
-    def max_logit_rows(self) -> int:
-        """Rows that one decode can give logits for."""
+    def n_seq(self) -> int: ...
     @property
-    def can_rollback(self) -> bool: ...
+    def n_rollback(self) -> int:
+        """Positions that can always be taken back; 0: the model cannot verify drafts."""
     @property
     def n_vocab(self) -> int: ...
     @property
@@ -168,21 +178,28 @@ class Target:
     def piece(self, token: int, *, special: bool = ...) -> bytes: ...
     def is_eog(self, token: int) -> bool: ...
     def set_taps(self, layers: Sequence[int]) -> None: ...
-    def decode(self, tokens: Sequence[int], position: int, *, all_logits: bool = ...) -> None: ...
+    def decode(
+        self, tokens: Sequence[int], position: int, *, seq: int = ..., all_logits: bool = ...
+    ) -> None: ...
     def logits(self, row: int) -> NDArray[np.float32]:
         """A copy of row `row` of the last decode, (n_vocab,)."""
     def tapped(self) -> NDArray[np.float32]:
         """A copy of the tapped rows of the last decode, (n_rows, n_taps, n_embd)."""
-    def truncate(self, n_keep: int) -> None: ...
+    def truncate(self, n_keep: int, *, seq: int = ...) -> None: ...
 
 class Request:
     prompt: list[int]
     temperature: float
     top_k: int
+    typical_p: float
     top_p: float
     min_p: float
     repeat_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
     repeat_last_n: int
+    logit_bias: dict[int, float]
+    grammar: str
     seed: int
     max_tokens: int
     stop: list[str]
@@ -203,6 +220,8 @@ class Stats:
 
     @property
     def n_prompt(self) -> int: ...
+    @property
+    def n_cached(self) -> int: ...
     @property
     def n_generated(self) -> int: ...
     @property
@@ -228,6 +247,17 @@ class Stats:
     @property
     def acceptance_rate(self) -> float: ...
 
+class Progress:
+    """What one step did for one request."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def tokens(self) -> list[Token]: ...
+    @property
+    def finish_reason(self) -> str | None:
+        """None while running, then "stop", "length" or "context"."""
+
 class Engine:
     """The round loop; see engine.h."""
 
@@ -238,20 +268,19 @@ class Engine:
         *,
         n_draft_max: int = ...,
         p_min: float = ...,
+        draft_temperature: float = ...,
+        draft_cut: bool = ...,
         accept_rule: str = ...,
     ) -> None: ...
-    def begin(self, request: Request) -> None:
+    def submit(self, request: Request) -> int: ...
+    def step(self) -> list[Progress]:
         """Releases the GIL; Ctrl-C is honoured between target passes."""
-    def next(self) -> list[Token]: ...
+    def cancel(self, id: int) -> None: ...
     @property
-    def done(self) -> bool: ...
-    @property
-    def finish_reason(self) -> str | None:
-        """None while running, then "stop", "length" or "context"."""
+    def idle(self) -> bool: ...
     @property
     def n_draft_max(self) -> int: ...
-    @property
-    def request_stats(self) -> Stats:
+    def request_stats(self, id: int) -> Stats:
         """A copy."""
     @property
     def total_stats(self) -> Stats:

@@ -1,13 +1,14 @@
-"""The engine: a target, perhaps a drafter, and one conversation with them at a time."""
+"""The engine: a target, perhaps a drafter, and the requests that run on them."""
 
 from __future__ import annotations
 
 import secrets
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Literal, overload
+from typing import Literal, TypeGuard, cast, overload
 
 from dflash2._native import core, drain_log, logger
 from dflash2.chat import ChatTemplate, Messages
@@ -15,19 +16,36 @@ from dflash2.errors import DFlash2Error
 from dflash2.types import Response, SamplingParams, Stats, Token
 
 Prompt = str | Sequence[int]
+Prompts = list[str] | list[list[int]] | list[Prompt]
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class _Stream:
+    """A running request: what it emitted and nobody took yet."""
+
+    def __init__(self, id: int, seed: int) -> None:
+        self.id = id
+        self.seed = seed
+        self.pending: deque[Token] = deque()
+        self.reason: str | None = None  # why it finished
+        self.stats: Stats | None = None  # when it finished
+        self.superseded = False
 
 
 class Engine:
     """Generates with a target, and losslessly faster with a drafter.
 
-    One request runs at a time: a new one ends the one before it. Use it from one thread, or guard
-    it; a call while another thread is inside fails. `load` makes one from files.
+    As many requests run side by side as the target has sequences; one more stream ends the oldest.
+    Use it from one thread, or guard it; a call while another thread is inside fails. `load` makes
+    one from files.
 
     Args:
         target: the target model.
         drafter: None: plain decoding.
         spec_draft_n_max: tokens drafted per round; None: all that the drafter can.
         spec_draft_p_min: end a greedy draft before a token that is less likely than this.
+        draft_temperature: the drafter samples at this multiple of a request's temperature. Any
+            value keeps the output's distribution; it changes how much is accepted.
         accept_rule: "rejection", or "match" as in llama.cpp, for comparison.
 
     Raises:
@@ -42,6 +60,7 @@ class Engine:
         *,
         spec_draft_n_max: int | None = None,
         spec_draft_p_min: float = 0.0,
+        draft_temperature: float = 1.0,
         accept_rule: Literal["rejection", "match"] = "rejection",
     ) -> None:
         self._core: core.Engine | None = core.Engine(
@@ -49,28 +68,68 @@ class Engine:
             drafter,
             n_draft_max=_n_draft(spec_draft_n_max),
             p_min=spec_draft_p_min,
+            draft_temperature=draft_temperature,
             accept_rule=accept_rule,
         )
         self._target: core.Target | None = target
         self._template: ChatTemplate | None = None
         self._lock = threading.Lock()
-        self._requests = 0
-        self._seed: int | None = None
+        self._streams: dict[int, _Stream] = {}  # running, oldest first
+        self._last: _Stream | None = None
         effective = self._core.n_draft_max
         if drafter is not None and spec_draft_n_max is not None and spec_draft_n_max > effective:
             logger.warning("spec_draft_n_max %d: the most is %d", spec_draft_n_max, effective)
 
     # -- generation
 
+    @overload
     def generate(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         spec_draft_n_max: int | None = None,
-    ) -> Response:
-        """The whole answer. Arguments and errors as for `stream`."""
-        return self._collect(self.stream(prompt, params, spec_draft_n_max=spec_draft_n_max))
+    ) -> Response: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompts,
+        params: Params = None,
+        *,
+        spec_draft_n_max: int | None = None,
+    ) -> list[Response]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Prompts,
+        params: Params = None,
+        *,
+        spec_draft_n_max: int | None = None,
+    ) -> Response | list[Response]:
+        """The whole answer, or the answers to a list of prompts in its order.
+
+        A list keeps all the target's sequences busy. `params` may then be a list too. Other
+        arguments and errors as for `stream`.
+        """
+        if not _is_list_of_prompts(prompt):
+            if params is not None and not isinstance(params, SamplingParams):
+                raise ValueError("params: expected one SamplingParams for one prompt, got a list")
+            one = cast("Prompt", prompt)
+            return self._collect(self._open_stream(one, params, spec_draft_n_max))
+        each = _params_for(len(prompt), params)
+        with self._exclusive():
+            streams = []
+            try:
+                for one, its in zip(prompt, each, strict=True):
+                    streams.append(self._submit(self._ids(one), its, spec_draft_n_max))
+                while not all(stream.reason for stream in streams):
+                    self._step()
+            except BaseException:
+                for stream in streams:
+                    self._end(stream)
+                raise
+            return [self._response(stream, list(stream.pending)) for stream in streams]
 
     def stream(
         self,
@@ -81,7 +140,7 @@ class Engine:
     ) -> Iterator[Token]:
         """Decodes the prompt, then yields tokens as they are verified.
 
-        The iterator may be dropped at any time. It fails once a later request has begun.
+        The iterator may be dropped at any time. It fails once a later one took its place.
 
         Args:
             prompt: text, in which special tokens are recognised, or token ids.
@@ -94,8 +153,7 @@ class Engine:
             DecodeError: a backend failed.
             DFlash2Error: the engine is closed, or busy in another thread.
         """
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else prompt
-        return self._start(tokens, params, spec_draft_n_max)
+        return self._tokens(self._open_stream(prompt, params, spec_draft_n_max))
 
     @overload
     def chat(
@@ -127,6 +185,8 @@ class Engine:
     ) -> Response | Iterator[Token]:
         """Answers a conversation, rendered with the chat template in the target's file.
 
+        What the conversation shares with the one before is not decoded again.
+
         Args:
             messages: mappings with "role" (system, user, assistant) and "content".
             stream: yield tokens instead of returning the whole answer.
@@ -135,61 +195,102 @@ class Engine:
             DFlash2Error: the target has no usable chat template.
             ValueError: the template refuses the messages.
         """
-        tokens = self._start(self.tokenize_chat(messages), params, spec_draft_n_max)
-        return tokens if stream else self._collect(tokens)
+        opened = self._open_stream(self.tokenize_chat(messages), params, spec_draft_n_max)
+        return self._tokens(opened) if stream else self._collect(opened)
 
-    def _start(
-        self, prompt: Sequence[int], params: SamplingParams | None, n_draft: int | None
-    ) -> Iterator[Token]:
+    # -- requests
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _open_stream(
+        self, prompt: Prompt, params: SamplingParams | None, n_draft: int | None
+    ) -> _Stream:
+        """Submits, and decodes the prompt so that its errors are raised here."""
+        ids = self._ids(prompt)
+        with self._exclusive():
+            stream = self._submit(ids, params, n_draft)
+            running = [s for s in self._streams.values() if s is not stream]
+            for oldest in running[: len(running) + 1 - self._model().n_seq]:
+                oldest.superseded = True
+                self._end(oldest)
+            while not stream.pending:
+                self._step()
+            return stream
+
+    def _submit(
+        self, prompt: list[int], params: SamplingParams | None, n_draft: int | None
+    ) -> _Stream:
         params = SamplingParams() if params is None else params
-        request = core.Request()
-        request.prompt = list(prompt)
-        request.temperature = params.temperature
-        request.top_k = params.top_k
-        request.top_p = params.top_p
-        request.min_p = params.min_p
-        request.repeat_penalty = params.repeat_penalty
-        request.repeat_last_n = params.repeat_last_n
-        request.seed = secrets.randbits(32) if params.seed is None else params.seed
-        request.max_tokens = -1 if params.max_tokens is None else params.max_tokens
-        request.stop = list(params.stop)
-        request.ignore_eos = params.ignore_eos
-        request.n_draft_max = _n_draft(n_draft)
-        with self._exclusive() as engine:
-            self._requests += 1
-            self._seed = request.seed
-            try:
-                engine.begin(request)
-            finally:
-                drain_log()
-            return self._tokens(self._requests)
+        request = params.to_request(
+            prompt, secrets.randbits(32) if params.seed is None else params.seed, _n_draft(n_draft)
+        )
+        try:
+            stream = _Stream(self._open().submit(request), request.seed)
+        finally:
+            drain_log()
+        self._streams[stream.id] = self._last = stream
+        return stream
 
-    def _tokens(self, request: int) -> Iterator[Token]:
-        reason = None
-        while reason is None:
-            with self._exclusive() as engine:
-                self._require_current(request)
-                if engine.done:  # max_tokens is 0
+    def _step(self) -> None:
+        """One step of the core; hands its tokens to their streams."""
+        try:
+            steps = self._open().step()
+        except BaseException:
+            # The core dropped at least the requests of the failed pass; none can be trusted.
+            for stream in list(self._streams.values()):
+                self._end(stream)
+            raise
+        finally:
+            drain_log()
+        for progress in steps:
+            stream = self._streams[progress.id]
+            reason = progress.finish_reason
+            items = [Token(t.id, t.text, t.from_draft) for t in progress.tokens]
+            if reason is not None:
+                last = items.pop()
+                items.append(Token(last.token, last.text, last.from_draft, reason))
+                stream.reason = reason
+                stream.stats = self._stats(stream)
+                del self._streams[progress.id]
+            stream.pending.extend(items)
+
+    def _stats(self, stream: _Stream) -> Stats:
+        # The core forgets a request when another one takes its sequence.
+        return stream.stats or Stats.of(self._open().request_stats(stream.id))
+
+    def _end(self, stream: _Stream) -> None:
+        if stream.stats is None and self._core is not None:
+            stream.stats = self._stats(stream)
+        if self._streams.pop(stream.id, None) is not None and self._core is not None:
+            self._core.cancel(stream.id)
+
+    def _tokens(self, stream: _Stream) -> Iterator[Token]:
+        try:
+            while True:
+                while stream.pending and not stream.superseded:
+                    yield stream.pending.popleft()
+                if stream.superseded:
+                    raise DFlash2Error("this stream was ended by a later request on its engine")
+                if stream.reason is not None:
                     return
-                tokens = engine.next()
-                reason = engine.finish_reason
-            for token in tokens[:-1]:
-                yield Token(token.id, token.text, token.from_draft)
-                self._require_current(request)
-            yield Token(tokens[-1].id, tokens[-1].text, tokens[-1].from_draft, reason)
+                with self._exclusive():
+                    if stream.id not in self._streams:
+                        raise DFlash2Error("this stream was ended by an error in another request")
+                    self._step()
+        finally:
+            self._end(stream)
 
-    def _require_current(self, request: int) -> None:
-        if request != self._requests:
-            raise DFlash2Error("this stream was ended by a later request on its engine")
+    def _collect(self, stream: _Stream) -> Response:
+        return self._response(stream, list(self._tokens(stream)))
 
-    def _collect(self, tokens: Iterator[Token]) -> Response:
-        items = list(tokens)
+    def _response(self, stream: _Stream, items: list[Token]) -> Response:
         return Response(
             text="".join(item.text for item in items),
             tokens=tuple(item.token for item in items),
-            finish_reason=self.finish_reason or "length",
-            seed=self._seed or 0,
-            stats=self.stats,
+            finish_reason=stream.reason or "",
+            seed=stream.seed,
+            stats=self._stats(stream),
         )
 
     @contextmanager
@@ -225,8 +326,12 @@ class Engine:
 
     @property
     def stats(self) -> Stats:
-        """Counters of the last request."""
-        return Stats.of(self._open().request_stats)
+        """Counters of the last request.
+
+        Raises:
+            DFlash2Error: there was none yet.
+        """
+        return self._stats(self._last_stream())
 
     @property
     def total_stats(self) -> Stats:
@@ -235,13 +340,17 @@ class Engine:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the last request ended: "stop", "length" or "context"; None while it runs."""
-        return self._open().finish_reason
+        """Why the last request ended: "stop", "length" or "context"; None while it runs.
+
+        Raises:
+            DFlash2Error: there was none yet.
+        """
+        return self._last_stream().reason
 
     @property
-    def seed(self) -> int | None:
-        """Seed of the last request; None before the first."""
-        return self._seed
+    def seed(self) -> int:
+        """Seed of the last request. Errors as for `stats`."""
+        return self._last_stream().seed
 
     @property
     def spec_draft_n_max(self) -> int:
@@ -262,6 +371,7 @@ class Engine:
 
     def close(self) -> None:
         """Frees the models. Further calls fail; closing twice is fine."""
+        self._streams.clear()
         self._core = self._target = self._template = None
 
     def __enter__(self) -> Engine:
@@ -275,6 +385,11 @@ class Engine:
     ) -> None:
         self.close()
 
+    def _last_stream(self) -> _Stream:
+        if self._last is None:
+            raise DFlash2Error("nothing was generated yet")
+        return self._last
+
     def _open(self) -> core.Engine:
         if self._core is None:
             raise DFlash2Error("the engine is closed")
@@ -284,6 +399,18 @@ class Engine:
         if self._target is None:
             raise DFlash2Error("the engine is closed")
         return self._target
+
+
+def _is_list_of_prompts(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
+    return isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+
+
+def _params_for(n: int, params: Params) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * n
+    if len(params) != n:
+        raise ValueError(f"params: expected {n}, one per prompt, got {len(params)}")
+    return params
 
 
 def _n_draft(value: int | None) -> int:

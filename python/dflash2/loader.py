@@ -18,12 +18,14 @@ def load(
     draft: StrPath | None = None,
     *,
     n_ctx: int = 4096,
+    n_parallel: int = 1,
     n_batch: int = 512,
     n_threads: int | None = None,
     n_gpu_layers: int = 0,
     draft_device: str | None = None,
     spec_draft_n_max: int | None = None,
     spec_draft_p_min: float = 0.0,
+    draft_temperature: float = 1.0,
     accept_rule: Literal["rejection", "match"] = "rejection",
 ) -> Engine:
     """Loads a target and its drafter, and checks that they fit.
@@ -31,13 +33,14 @@ def load(
     Args:
         target: GGUF file of the target.
         draft: GGUF file of the drafter; None: plain decoding.
-        n_ctx: size of the context in tokens; 0: what the target was trained for.
+        n_ctx: size of a request's context in tokens; 0: what the target was trained for.
+        n_parallel: requests that run side by side, each with its own context.
         n_batch: prompt tokens decoded at once.
         n_threads: None: half of the logical cores.
         n_gpu_layers: target layers on the GPU; -1: all.
         draft_device: device of the drafter, as `dflash2 --list-devices` prints; None: the first
             GPU when target layers are on the GPU, else the CPU.
-        spec_draft_n_max, spec_draft_p_min, accept_rule: see `Engine`.
+        spec_draft_n_max, spec_draft_p_min, draft_temperature, accept_rule: see `Engine`.
 
     Raises:
         OSError: a file cannot be read (FileNotFoundError: does not exist).
@@ -50,6 +53,7 @@ def load(
         if path is not None and not Path(path).exists():
             raise FileNotFoundError(f"{os.fspath(path)}: no such file")
     _require("n_ctx", n_ctx, 0)
+    _require("n_parallel", n_parallel, 1)
     _require("n_batch", n_batch, 1)
     _require("n_threads", 1 if n_threads is None else n_threads, 1)
     _require("n_gpu_layers", n_gpu_layers, -1)
@@ -62,7 +66,9 @@ def load(
         tgt = core.Target(
             os.fsencode(target),
             n_ctx=n_ctx,
+            n_seq=n_parallel,
             n_batch=n_batch,
+            n_rollback=0 if model is None else model.hparams["block_size"] - 1,
             n_threads=0 if n_threads is None else n_threads,
             n_gpu_layers=n_gpu_layers,
         )
@@ -75,6 +81,7 @@ def load(
             drafter,
             spec_draft_n_max=spec_draft_n_max,
             spec_draft_p_min=spec_draft_p_min,
+            draft_temperature=draft_temperature,
             accept_rule=accept_rule,
         )
     finally:

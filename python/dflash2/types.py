@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from dflash2._native import core
+from dflash2.grammar import json_schema_to_gbnf
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen. The defaults are greedy decoding.
 
-    Applied in llama.cpp's order: repeat_penalty, top_k, top_p, min_p, temperature.
+    Applied in llama.cpp's order: grammar, logit_bias, penalties, top_k, typical_p, top_p, min_p,
+    temperature.
 
     Args:
         temperature: 0 takes the most likely token.
         top_k: keep the k most likely tokens; 0: all.
+        typical_p: locally typical sampling with this probability; 1: off.
         top_p: keep the smallest set of tokens with this probability; 1: all.
         min_p: drop tokens below this fraction of the most likely one; 0: none.
         repeat_penalty: divides the logits of recent tokens; 1: off.
+        frequency_penalty: subtracted once per recent occurrence; 0: off.
+        presence_penalty: subtracted from recent tokens; 0: off.
         repeat_last_n: how many tokens are recent; -1: all.
+        logit_bias: added to the logits of token ids; -inf: never.
+        grammar: the text follows this GBNF grammar (start symbol "root").
+        json_schema: the text is JSON that follows this schema; instead of a grammar.
         seed: None draws one for each request; it is reported in `Response.seed`.
         max_tokens: None: until the generation ends or the context is full.
         stop: the text ends before the first of these strings.
@@ -33,10 +42,16 @@ class SamplingParams:
 
     temperature: float = 0.0
     top_k: int = 0
+    typical_p: float = 1.0
     top_p: float = 1.0
     min_p: float = 0.0
     repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     repeat_last_n: int = 64
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    grammar: str = ""
+    json_schema: str | Mapping[str, Any] | None = None
     seed: int | None = None
     max_tokens: int | None = None
     stop: str | Sequence[str] = ()
@@ -48,6 +63,7 @@ class SamplingParams:
         i32 = 2**31
         _require("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
         _require("top_k", self.top_k, 0 <= self.top_k < i32, "0 (all) or more")
+        _require("typical_p", self.typical_p, 0 < self.typical_p <= 1, "a number in (0, 1]")
         _require("top_p", self.top_p, 0 < self.top_p <= 1, "a number in (0, 1]")
         _require("min_p", self.min_p, 0 <= self.min_p < 1, "a number in [0, 1)")
         _require(
@@ -56,9 +72,37 @@ class SamplingParams:
         _require("repeat_last_n", self.repeat_last_n, -1 <= self.repeat_last_n < i32, "-1 or more")
         if self.seed is not None:
             _require("seed", self.seed, 0 <= self.seed < 2**64, "0 to 2^64 - 1")
+        for name in ("frequency_penalty", "presence_penalty"):
+            _require(name, getattr(self, name), math.isfinite(getattr(self, name)), "a number")
         if self.max_tokens is not None:
-            _require("max_tokens", self.max_tokens, 0 <= self.max_tokens < i32, "0 or more")
+            _require("max_tokens", self.max_tokens, 0 < self.max_tokens < i32, "1 or more")
         _require("stop", stop, all(map(_is_text, stop)), "non-empty strings of UTF-8")
+        both = bool(self.grammar) and self.json_schema is not None
+        _require("json_schema", self.json_schema, not both, "no grammar beside it")
+
+    def to_request(self, prompt: list[int], seed: int, n_draft_max: int) -> core.Request:
+        """For the compiled module. n_draft_max: -1 is the engine's."""
+        request = core.Request()
+        request.prompt = prompt
+        request.temperature = self.temperature
+        request.top_k = self.top_k
+        request.typical_p = self.typical_p
+        request.top_p = self.top_p
+        request.min_p = self.min_p
+        request.repeat_penalty = self.repeat_penalty
+        request.frequency_penalty = self.frequency_penalty
+        request.presence_penalty = self.presence_penalty
+        request.repeat_last_n = self.repeat_last_n
+        request.logit_bias = dict(self.logit_bias)
+        request.grammar = self.grammar
+        if self.json_schema is not None:
+            request.grammar = json_schema_to_gbnf(self.json_schema)
+        request.seed = seed
+        request.max_tokens = -1 if self.max_tokens is None else self.max_tokens
+        request.stop = list(self.stop)
+        request.ignore_eos = self.ignore_eos
+        request.n_draft_max = n_draft_max
+        return request
 
 
 def _is_text(value: object) -> bool:
@@ -97,7 +141,8 @@ class Stats:
     """Counters, named as vLLM's metrics, and wall times in milliseconds.
 
     Args:
-        num_prompt_tokens: prompt tokens decoded.
+        num_prompt_tokens: prompt tokens.
+        num_cached_tokens: of these, taken over from the request before.
         num_generated_tokens: tokens emitted.
         num_rounds: target passes after the prompt, with or without a draft.
         num_drafts: rounds with a draft.
@@ -113,6 +158,7 @@ class Stats:
     """
 
     num_prompt_tokens: int
+    num_cached_tokens: int
     num_generated_tokens: int
     num_rounds: int
     num_drafts: int
@@ -128,8 +174,8 @@ class Stats:
 
     @property
     def prompt_tps(self) -> float:
-        """Prompt tokens per second."""
-        return _per_second(self.num_prompt_tokens, self.prompt_ms)
+        """Prompt tokens decoded per second."""
+        return _per_second(self.num_prompt_tokens - self.num_cached_tokens, self.prompt_ms)
 
     @property
     def generation_tps(self) -> float:
@@ -142,6 +188,7 @@ class Stats:
         """Copies the counters of the compiled module."""
         return cls(
             num_prompt_tokens=stats.n_prompt,
+            num_cached_tokens=stats.n_cached,
             num_generated_tokens=stats.n_generated,
             num_rounds=stats.n_rounds,
             num_drafts=stats.n_drafts,

@@ -187,6 +187,32 @@ TEST(without_a_finite_score_the_smallest_id_is_picked) {
     CHECK((path.q[0] == law{{5, 1.0f}, {6, 0.0f}, {7, 0.0f}}));
 }
 
+TEST(a_cut_leaves_out_what_the_targets_own_cut_would) {
+    // softmax(score) = .5 .25 .125 .125, listed out of order
+    const lattice lat = {4, 1, {3, 1, 2, 4}, std::vector<float>(16)};
+    lattice       one = lat;
+    one.score[1]      = std::log(4.0f);  // id 1
+    one.score[2]      = std::log(2.0f);  // id 2
+    const auto ids    = [&](const walk_cut & cut, float temperature) {
+        std::vector<token_id> out;
+        float                 sum  = 0.0f;
+        const draft_path      path = walk_sample(one, temperature, random_source(1), 0, 0, cut);
+        for (const token_prob & t : path.q[0]) {
+            out.push_back(t.id);
+            sum += t.p;
+        }
+        CHECK(std::fabs(sum - 1.0f) < 1e-6f);
+        return out;
+    };
+    CHECK((ids({}, 1.0f) == std::vector<token_id>{1, 2, 3, 4}));
+    CHECK((ids({2, 1.0f, 0.0f}, 1.0f) == std::vector<token_id>{1, 2}));
+    CHECK((ids({0, 0.6f, 0.0f}, 1.0f) == std::vector<token_id>{1, 2}));
+    CHECK((ids({0, 0.6f, 0.0f}, 50.0f) == std::vector<token_id>{1, 2}));  // cut at temperature 1
+    CHECK((ids({0, 1.0f, 0.4f}, 1.0f) == std::vector<token_id>{1, 2}));
+    CHECK((ids({3, 0.9f, 0.0f}, 1.0f) == std::vector<token_id>{1, 2, 3}));
+    CHECK((ids({0, 1e-6f, 1.0f}, 1.0f) == std::vector<token_id>{1}));  // never empty
+}
+
 TEST(huge_scores_do_not_overflow) {
     const float   big = std::numeric_limits<float>::max();
     const lattice lat = {3, 1, {1, 2, 3}, {big, -big, big, 0, 0, 0, 0, 0, 0}};

@@ -179,7 +179,7 @@ def test_a_tap_that_a_python_drafter_wants_must_exist(pair: Pair) -> None:
         ("repeat_last_n", -2),
         ("seed", -1),
         ("seed", 2**64),
-        ("max_tokens", -1),
+        ("max_tokens", 0),
         ("stop", ["a", ""]),
         ("stop", "a\udc80"),
     ],
@@ -215,7 +215,7 @@ def test_bad_requests_leave_the_engine_usable(engine: dflash2.Engine) -> None:
     params = SamplingParams(max_tokens=8)
     expected = engine.generate("ab", params).tokens
     calls: list[Any] = [
-        lambda: engine.generate([], params),
+        lambda: engine.stream([], params),
         lambda: engine.generate([512], params),
         lambda: engine.generate([-1], params),
         lambda: engine.generate("ab", params, spec_draft_n_max=-1),
@@ -244,8 +244,25 @@ def test_a_drafter_that_returns_no_lattice_is_named(pair: Pair) -> None:
     target = open_target(pair[0])
     drafter = Garbage(target.n_vocab, target.n_embd)
     drafter.draft = lambda *args: None  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(TypeError, match=r"Drafter.draft: expected a Lattice, got None"):
+    with pytest.raises(TypeError, match=r"Drafter.draft: expected a list of Lattice, got None"):
         dflash2.Engine(target, drafter).generate("ab", SamplingParams(max_tokens=8))
+
+
+def test_a_target_used_out_of_order_is_refused_and_stays_usable(pair: Pair) -> None:
+    target = open_target(pair[0])
+    target.decode([7, 8, 9], 0)
+    target.set_taps([1])
+    with pytest.raises(ValueError, match="nothing was decoded since the taps were set"):
+        target.tapped()
+    with pytest.raises(ValueError, match="expected a position, got -5"):
+        target.truncate(-5)
+    target.decode([10], 3)
+    assert target.tapped().shape == (1, 1, target.n_embd)
+
+
+def test_a_drafter_given_as_target_is_named(pair: Pair) -> None:
+    with pytest.raises(dflash2.ModelFormatError, match="this is a drafter"):
+        dflash2.load(pair[1])
 
 
 def test_text_that_is_not_utf8_keeps_its_bytes(engine: dflash2.Engine) -> None:

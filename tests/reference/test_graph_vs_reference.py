@@ -50,8 +50,8 @@ def run_graph(case: Case, arrays: dict[str, np.ndarray], target: Path, draft: Pa
     for i, round in enumerate(case.rounds()):
         n_rows = len(round.features)
         features = round.features.reshape(n_rows, -1, tgt.n_embd)
-        drafter.inject(features, round.position - n_rows)
-        lattice = drafter.draft(round.anchor, round.position, round.n_draft)
+        drafter.inject(0, features, round.position - n_rows)
+        [lattice] = drafter.draft([(0, round.anchor, round.position)], round.n_draft)
         path = np.array(core.walk_greedy(lattice)[0])
         ref = stored_block(arrays, i)
         if ref is None:

@@ -4,8 +4,7 @@
 //   n_embd      hidden size, the same as the target's
 //   n_taps      target layers whose input is tapped
 //   n_vocab     rows of embedding and selector tables
-//   n_head_out  rows of the output head (= n_vocab, or fewer with d2t)
-//   block       block_size: the anchor and block - 1 drafted positions
+//   n_head_out  rows of the output head: n_vocab, or fewer with d2t
 #pragma once
 
 #include <cstdint>

@@ -19,29 +19,39 @@ struct features {
     int32_t                    position = 0;  // of row 0
 };
 
+// One sequence of a draft pass. The anchor stands at `position`, where the sequence's context ends.
+struct draft_job {
+    int32_t  seq      = 0;
+    token_id anchor   = -1;
+    int32_t  position = 0;
+};
+
+// Sequences are numbered 0 .. n_seq - 1 and do not see each other.
 class drafter {
   public:
     virtual ~drafter() = default;
 
-    // Forgets the context.
-    virtual void reset() = 0;
+    // Keeps the sequence's context before `n_keep`. False, and the context is empty, when a later draft would miss
+    // positions that matter: they were overwritten, or never injected. n_keep = 0 forgets everything.
+    virtual bool truncate(int32_t seq, int32_t n_keep) = 0;
 
-    // Appends accepted rows to the context. f.position must be where the context ends, or anywhere after reset().
+    // Appends accepted rows to the context. f.position must be where the context ends, or anywhere when it is empty.
     // The data is copied before the call returns.
-    virtual void inject(const features & f) = 0;
+    virtual void inject(int32_t seq, const features & f) = 0;
 
-    // Drafts the n_draft tokens after the anchor, which stands at `position` and is not part of the context yet.
-    // 1 <= n_draft <= max_draft().
-    virtual lattice draft(token_id anchor, int32_t position, int32_t n_draft) = 0;
+    // Drafts the n_draft tokens after each anchor in one pass; 1 <= n_draft <= max_draft(), sequences distinct.
+    virtual std::vector<lattice> draft(const std::vector<draft_job> & jobs, int32_t n_draft) = 0;
 
-    virtual int32_t                      max_draft() const      = 0;  // block_size - 1
-    virtual int32_t                      context_window() const = 0;  // positions before the anchor that matter; 0: all
-    virtual const std::vector<int32_t> & target_layers() const  = 0;  // taps wanted: indices of layer inputs
+    virtual int32_t max_draft() const      = 0;  // block_size - 1
+    virtual int32_t n_seq() const          = 0;
+    virtual int32_t context_window() const = 0;  // positions before the anchor worth injecting; 0: all
+    virtual const std::vector<int32_t> & target_layers() const = 0;  // taps wanted: indices of layer inputs
 };
 
 struct graph_drafter_params {
-    int32_t n_ctx     = 0;  // context of full-attention layers, in positions; sliding layers need window + block only
-    int32_t n_threads = 1;  // CPU backend
+    int32_t n_ctx     = 0;      // positions of a sequence; sliding layers keep their window only
+    int32_t n_seq     = 1;      // sequences drafted side by side
+    int32_t n_threads = 1;      // CPU backend
     bool    kv_f32    = false;  // draft K/V in F32 instead of F16
 };
 
@@ -61,15 +71,16 @@ class graph_drafter final : public drafter {
                   const graph_drafter_params & params);
     ~graph_drafter() override;
 
-    void                         reset() override;
-    void                         inject(const features & f) override;
-    lattice                      draft(token_id anchor, int32_t position, int32_t n_draft) override;
+    bool                         truncate(int32_t seq, int32_t n_keep) override;
+    void                         inject(int32_t seq, const features & f) override;
+    std::vector<lattice>         draft(const std::vector<draft_job> & jobs, int32_t n_draft) override;
     int32_t                      max_draft() const override;
+    int32_t                      n_seq() const override;
     int32_t                      context_window() const override;
     const std::vector<int32_t> & target_layers() const override;
 
-    // Hidden states of the last draft after the final norm: [n_embd, n_draft], the anchor's row left out.
-    std::vector<float> last_hidden() const;
+    // Hidden states of a sequence's last draft after the final norm: [n_embd, n_draft], the anchor's row left out.
+    std::vector<float> last_hidden(int32_t seq) const;
 
     int32_t n_embd() const;
     size_t  cache_bytes() const;  // draft K/V

@@ -1,10 +1,10 @@
-// The lossless round loop: draft, verify, accept, commit.
+// The lossless round loop over a few sequences: draft, verify, accept, commit.
 //
 //   engine eng(tgt, &dft);
-//   eng.begin(req);
-//   while (!eng.done()) { for (const auto & t : eng.next()) { ... } }
+//   const int64_t id = eng.submit(req);
+//   while (!eng.idle()) { for (const progress & p : eng.step()) { ... } }
 //
-// Not thread-safe; one engine is one timeline. begin() may be called at any time and drops what was going on.
+// A request waits until one of the target's sequences is free. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -18,15 +18,25 @@
 
 namespace dflash2 {
 
-// Applied in llama.cpp's order: penalty, top_k, top_p, min_p, temperature.
+struct logit_bias {
+    token_id id   = -1;
+    float    bias = 0.0f;  // -inf: never
+};
+
+// Applied in llama.cpp's order: grammar, logit bias, penalties, top_k, typical_p, top_p, min_p, temperature.
 struct sampling_params {
-    float    temperature    = 0.0f;  // 0: greedy
-    int32_t  top_k          = 0;     // 0: off
-    float    top_p          = 1.0f;  // 1: off
-    float    min_p          = 0.0f;  // 0: off
-    float    repeat_penalty = 1.0f;  // 1: off
-    int32_t  repeat_last_n  = 64;    // tokens that the penalty looks back on; -1: the whole context
-    uint64_t seed           = 0;
+    float                   temperature       = 0.0f;  // 0: greedy
+    int32_t                 top_k             = 0;     // 0: off
+    float                   typical_p         = 1.0f;  // 1: off
+    float                   top_p             = 1.0f;  // 1: off
+    float                   min_p             = 0.0f;  // 0: off
+    float                   repeat_penalty    = 1.0f;  // 1: off
+    float                   frequency_penalty = 0.0f;  // 0: off
+    float                   presence_penalty  = 0.0f;  // 0: off
+    int32_t                 repeat_last_n     = 64;    // tokens that the penalties look back on; -1: the whole context
+    std::vector<logit_bias> biases;
+    std::string             grammar;  // GBNF with the start symbol "root"; empty: none
+    uint64_t                seed = 0;
 };
 
 enum class accept_rule {
@@ -39,7 +49,7 @@ struct request {
     sampling_params          sampling;
     int32_t                  max_tokens = -1;   // -1: until the context is full
     std::vector<std::string> stop;              // ends before the first of these strings
-    int32_t                  n_draft_max = -1;  // tokens drafted per round; -1: the engine's; 0: plain decoding
+    int32_t                  n_draft_max = -1;  // tokens drafted per round; -1: as the engine; 0: plain decoding
     bool                     ignore_eos  = false;
 };
 
@@ -52,10 +62,19 @@ struct emitted {
     bool        from_draft;  // drafted and accepted
 };
 
+// What one step did for one request.
+struct progress {
+    int64_t              id = 0;
+    std::vector<emitted> tokens;
+    finish_reason        reason = finish_reason::none;  // none: goes on
+};
+
 struct engine_params {
     int32_t     n_draft_max = -1;    // -1: all that the drafter can (block_size - 1); larger values are clamped to it
     float       p_min       = 0.0f;  // stop a greedy draft below this probability
-    accept_rule rule        = accept_rule::rejection;
+    float       draft_temperature = 1.0f;  // the walk samples at this multiple of the request's temperature
+    bool        draft_cut         = true;  // the walk leaves out what the request's top_k, top_p and min_p would
+    accept_rule rule              = accept_rule::rejection;
 };
 
 class engine {
@@ -65,19 +84,22 @@ class engine {
     engine(target & tgt, drafter * dft, const engine_params & params = {});
     ~engine();
 
-    // Checks the request, decodes the prompt and injects its features. `poll` is called between target passes and may
-    // throw to interrupt; the engine is usable afterwards. Throws errc::argument, errc::context_full, errc::decode.
-    void begin(const request & req, const std::function<void()> & poll = {});
+    // Checks a request and queues it. Throws errc::argument, errc::context_full.
+    int64_t submit(const request & req);
 
-    // One round: at least one token. Nothing after the end of generation, a stop string or max_tokens.
-    // Throws errc::argument when done(), errc::decode.
-    std::vector<emitted> next();
+    // Decodes the prompt of the next queued request if a sequence is free and emits its first token, or else runs one
+    // round for every running request, which emits at least one token each. `poll` is called between target passes and
+    // may throw to interrupt; a request whose prompt was being decoded is dropped then.
+    // Throws errc::decode: the requests of the failed pass are dropped.
+    std::vector<progress> step(const std::function<void()> & poll = {});
 
-    bool          done() const;
-    finish_reason reason() const;
-    const stats & request_stats() const;  // since begin()
-    stats         total_stats() const;    // since construction
-    int32_t       n_draft_max() const;    // effective
+    void cancel(int64_t id);  // no effect on a finished request
+    bool idle() const;        // nothing is queued or running
+
+    // Counters of a request that runs or was the last one of its sequence. Throws errc::argument for any other.
+    const stats & request_stats(int64_t id) const;
+    stats         total_stats() const;  // of all requests
+    int32_t       n_draft_max() const;  // effective
 
   private:
     struct impl;

@@ -31,11 +31,19 @@ struct draft_path {
 // that depends on a drawn value biases the output).
 draft_path walk_greedy(const lattice & lat, float p_min = 0.0f);
 
+// Leaves out candidates before a sampled walk draws, in llama.cpp's order and on the law at temperature 1. The target's
+// own values save drafts that it would reject for certain; any values are exact.
+struct walk_cut {
+    int32_t top_k = 0;     // keep the best; 0: all
+    float   top_p = 1.0f;  // keep the smallest set with this probability; 1: all
+    float   min_p = 0.0f;  // drop those below this fraction of the best; 0: none
+};
+
 // Draws each position from softmax(score / temperature) over its candidates, given the token drawn before it.
 // Throws errc::argument unless temperature > 0. position: sequence position of the anchor, so draft token i is drawn
-// for position + 1 + i. q lists the candidates by (score descending, id ascending) and is what was drawn from, to the
+// for position + 1 + i. q lists the kept candidates by (score descending, id ascending) and is what was drawn from, to the
 // last bit.
 draft_path walk_sample(const lattice & lat, float temperature, const random_source & random, uint32_t position,
-                       uint32_t round);
+                       uint32_t round, const walk_cut & cut = {});
 
 }  // namespace dflash2

@@ -7,7 +7,8 @@
 namespace dflash2 {
 
 struct stats {
-    int64_t              n_prompt    = 0;   // prompt tokens decoded
+    int64_t              n_prompt    = 0;   // prompt tokens
+    int64_t              n_cached    = 0;   // of these, taken over from the request before
     int64_t              n_generated = 0;   // tokens emitted, those after a stop not counted
     int64_t              n_rounds    = 0;   // target passes after the prompt, drafted or not
     int64_t              n_drafts    = 0;   // rounds with a draft

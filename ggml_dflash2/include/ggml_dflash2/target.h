@@ -15,10 +15,20 @@ struct llama_vocab;
 namespace dflash2 {
 
 struct target_params {
-    int32_t n_ctx        = 4096;  // 0: from the model
+    int32_t n_ctx        = 4096;  // positions of a sequence; 0: from the model
+    int32_t n_seq        = 1;     // sequences side by side
     int32_t n_batch      = 512;   // prompt tokens per decode
+    int32_t n_rollback   = 0;     // recurrent and hybrid models: positions that truncate() must be able to take back
     int32_t n_threads    = 0;     // 0: half of the logical cores
     int32_t n_gpu_layers = 0;     // -1: all
+};
+
+// One token of a decode.
+struct target_row {
+    token_id token    = -1;
+    int32_t  seq      = 0;
+    int32_t  position = 0;
+    bool     logits   = false;
 };
 
 class target {
@@ -31,33 +41,41 @@ class target {
 
     const std::string & path() const;
 
-    int32_t     n_ctx() const;
+    int32_t     n_ctx() const;  // of a sequence
+    int32_t     n_seq() const;
     int32_t     n_batch() const;
-    int32_t     max_logit_rows() const;  // rows that one decode can give logits for
+    int32_t     max_draft_rows() const;  // rows with logits that one decode can hold for every sequence
     int32_t     n_vocab() const;
     int32_t     n_embd() const;
     int32_t     n_layer() const;
     int32_t     n_threads() const;
-    bool        can_rollback() const;  // false: recurrent, hybrid and encoder models
-    std::string description() const;   // e.g. "llama 135M Q4_1"
-
-    // GGUF keys with scalar or string values, as libllama prints them.
-    std::map<std::string, std::string> metadata() const;
+    std::string description() const;  // e.g. "llama 135M Q4_1"
+    std::map<std::string, std::string> metadata()
+        const;  // GGUF keys with scalar or string values, as libllama prints them
 
     // Layer inputs to expose in features(). Throws errc::incompatible when a layer is out of range.
     void set_taps(const std::vector<int32_t> & layers);
 
-    // Appends tokens at `position` (which must be where the sequence ends) and computes one row per token.
-    // all_logits: logits for every row (at most max_logit_rows()), else for the last row only. n_tokens <= n_batch().
-    // Throws errc::argument, errc::context_full, errc::decode; the sequence is unchanged then.
-    void decode(const token_id * tokens, int32_t n_tokens, int32_t position, bool all_logits);
+    // Appends one row per token. The rows of a sequence are consecutive and continue at its end(). At most n_batch()
+    // rows, at most max_draft_rows() * n_seq() of them with logits. Throws errc::argument, errc::context_full,
+    // errc::decode; the sequences are unchanged then.
+    void decode(const std::vector<target_row> & rows);
 
-    // Rows of the last decode, valid until the next one.
-    const float * logits(int32_t row) const;  // [n_vocab]
-    features      tapped() const;             // every row of the last decode
+    int32_t end(int32_t seq) const;  // positions decoded
+    int32_t n_rows() const;          // of the last decode
 
-    // Keeps positions < n_keep. Throws errc::incompatible when the model cannot roll back.
-    void truncate(int32_t n_keep);
+    // Rows of the last decode, in its order, valid until the next one.
+    const float * logits(int32_t row) const;               // [n_vocab]
+    features      tapped(int32_t first, int32_t n) const;  // rows first .. first + n - 1, of one sequence
+
+    int32_t n_rollback() const;  // positions of a decode that can be taken back; 0: the model cannot verify drafts
+
+    // Whether truncate(seq, n_keep) can work: always for attention; for recurrent and hybrid models that keep
+    // snapshots, once after a decode, for up to n_rollback of its rows but the first; else for 0 only.
+    bool can_truncate(int32_t seq, int32_t n_keep) const;
+
+    // Keeps the positions before n_keep. Throws errc::incompatible when the model cannot go back there.
+    void truncate(int32_t seq, int32_t n_keep);
 
     std::vector<token_id> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string           piece(token_id id, bool special = false) const;  // bytes; special: text of special tokens too

@@ -50,6 +50,24 @@ static law softmax(const std::vector<successor> & to, double temperature) {
     return q;
 }
 
+// Successors that survive the cut: always the first ones, since `to` is sorted.
+static size_t n_kept(const std::vector<successor> & to, const walk_cut & cut) {
+    size_t n = to.size();
+    if (cut.top_k > 0) {
+        n = std::min(n, size_t(cut.top_k));
+    }
+    if (cut.top_p >= 1.0f && cut.min_p <= 0.0f) {
+        return n;
+    }
+    const law q    = softmax({to.begin(), to.begin() + ptrdiff_t(n)}, 1.0);
+    double    mass = 0.0;
+    size_t    kept = 0;
+    while (kept < n && (kept == 0 || (mass < cut.top_p && q[kept].p >= cut.min_p * q[0].p))) {
+        mass += q[kept++].p;
+    }
+    return kept;
+}
+
 void validate(const lattice & lat, int32_t n_vocab) {
     const auto fail = [](const std::string & what) {
         throw error(errc::argument, "lattice: " + what + "; mend the drafter");
@@ -97,7 +115,7 @@ draft_path walk_greedy(const lattice & lat, float p_min) {
 }
 
 draft_path walk_sample(const lattice & lat, float temperature, const random_source & random, uint32_t position,
-                       uint32_t round) {
+                       uint32_t round, const walk_cut & cut) {
     if (!(temperature > 0.0f)) {
         throw error(errc::argument, "temperature: expected a value > 0 for a sampled walk, found " +
                                         std::to_string(temperature) + "; use the greedy walk at 0");
@@ -105,8 +123,9 @@ draft_path walk_sample(const lattice & lat, float temperature, const random_sour
     draft_path path;
     int32_t    from = 0;
     for (int32_t pos = 0; pos < lat.n_pos; ++pos) {
-        const std::vector<successor> to = successors(lat, pos, from);
-        law                          q  = softmax(to, temperature);
+        std::vector<successor> to = successors(lat, pos, from);
+        to.resize(n_kept(to, cut));
+        law                    q  = softmax(to, temperature);
         const token_id               id = draw(q, random.uniform(random_stream::draft, position + 1 + pos, round));
         const auto                   is_drawn = [id](const successor & s) { return s.id == id; };
 

@@ -19,6 +19,7 @@ void stats::add_draft(int32_t n_drafted_now, int32_t n_accepted_now) {
 
 void stats::add(const stats & other) {
     n_prompt += other.n_prompt;
+    n_cached += other.n_cached;
     n_generated += other.n_generated;
     n_rounds += other.n_rounds;
     n_drafts += other.n_drafts;

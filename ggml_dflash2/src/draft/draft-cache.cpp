@@ -27,43 +27,47 @@ int32_t ring_layout::n_visible(int32_t begin, int32_t end) const {
     return std::min(n_cells, round_up((int64_t) block + 1 + used, 256));
 }
 
-void ring_layout::fill_rows(int32_t first, int32_t n_real, int32_t n_rows, std::vector<int64_t> & cells) const {
-    cells.assign(n_rows, trash());
-    for (int32_t i = std::max(0, n_real - n_ring); i < n_real; ++i) {
-        cells[i] = cell(first + i);
+void ring_layout::add_rows(int32_t seq, int32_t first, int32_t n_real, int32_t n_rows,
+                           std::vector<int64_t> & rows) const {
+    for (int32_t i = 0; i < n_rows; ++i) {
+        const bool kept = i < n_real && i >= n_real - n_ring;
+        rows.push_back(row(seq, kept ? cell(first + i) : trash()));
     }
 }
 
-void ring_layout::fill_mask(int32_t begin, int32_t end, int32_t n_kv, int32_t n_query, bool causal,
-                            std::vector<uint16_t> & mask) const {
-    mask.assign((size_t) n_kv * n_query, F16_NEG_INF);
+void ring_layout::add_mask(int32_t begin, int32_t end, int32_t n_kv, int32_t n_query, bool causal,
+                           std::vector<uint16_t> & mask) const {
+    const size_t offset = mask.size();
+    mask.resize(offset + (size_t) n_kv * n_query, F16_NEG_INF);
     for (int32_t i = 0; i < n_query; ++i) {
-        uint16_t *    row   = mask.data() + (size_t) i * n_kv;
+        uint16_t *    line  = mask.data() + offset + (size_t) i * n_kv;
         const int32_t query = end + i;
         const int32_t first = window > 0 ? std::max(begin, query - window + 1) : begin;
-        for (int32_t p = std::max(first, end - n_ring); p < end; ++p) {
-            row[cell(p)] = F16_ZERO;
+        for (int32_t p = first; p < end; ++p) {
+            line[cell(p)] = F16_ZERO;
         }
         for (int32_t j = 0; j < n_query; ++j) {
             const bool in_window = window == 0 || (i - j < window && j - i < window);
             if (in_window && (!causal || j <= i)) {
-                row[j] = F16_ZERO;
+                line[j] = F16_ZERO;
             }
         }
     }
 }
 
-draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, ggml_type type, ggml_backend_dev_t device) {
+draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, int32_t n_seq, ggml_type type,
+                         ggml_backend_dev_t device) {
     // A window wider than the context is never filled.
-    sliding_ = make_layout(hp.block_size, hp.sliding_window, std::min(std::max(1, hp.sliding_window - 1), n_ctx));
-    full_    = make_layout(hp.block_size, 0, n_ctx);
+    const int64_t wanted = (int64_t) std::max(1, hp.sliding_window - 1) + SLACK;
+    sliding_             = make_layout(hp.block_size, hp.sliding_window, (int32_t) std::min<int64_t>(wanted, n_ctx));
+    full_                = make_layout(hp.block_size, 0, n_ctx);
 
     ctx_.reset(ggml_init({(size_t) (2 * hp.n_layer + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
     const int64_t n_embd_kv = (int64_t) hp.head_dim * hp.n_head_kv;
     for (int32_t il = 0; il < hp.n_layer; ++il) {
         const ring_layout & l = layout(hp.is_sliding[il] != 0);
-        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, l.n_cells));
-        v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, l.n_cells));
+        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, (int64_t) l.n_cells * n_seq));
+        v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, (int64_t) l.n_cells * n_seq));
     }
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), ggml_backend_dev_buffer_type(device)));
     if (!buffer_) {

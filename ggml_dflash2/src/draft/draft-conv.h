@@ -13,12 +13,12 @@ struct conv_shape {
     int32_t group  = 0;  // channels that share one dynamic coefficient
 };
 
-// y[c, t] = sum over tap of (base[c, tap, side] + coeff[c / group, tap, side, t]) * x[c, t - tap]
-// with x = 0 before the block
-//   x      [n_embd, n_tok]
-//   coeff  [n_embd / group * kernel * 2, n_tok], from conv_weights::proj
+// y[c, t] = sum over tap of (base[c, tap, side] + coeff[c / group, tap, side, t]) * x[c, t - tap], x = 0 before the
+// block
+//   x      [n_embd, n_block, n_seq], each sequence's block on its own
+//   coeff  [n_embd / group * kernel * 2, n_block, n_seq], from conv_weights::proj
 //   base   [n_embd, kernel, 2]
-// Returns [n_embd, n_tok].
+// Returns [n_embd, n_block, n_seq].
 ggml_tensor * build_conv(ggml_context * ctx, ggml_tensor * x, ggml_tensor * coeff, ggml_tensor * base,
                          const conv_shape & shape, conv_side side);
 

@@ -8,7 +8,7 @@
 
 namespace dflash2 {
 
-// Shapes: R injected rows, B = n_draft + 1 tokens of the block, K = top_k. ggml order, ne[0] first.
+// Shapes: R injected rows, S sequences, D = n_draft, B = D + 1 tokens of a block, K = top_k. ggml order, ne[0] first.
 struct draft_graph::builder {
     draft_graph &         g;
     const draft_hparams & hp;
@@ -19,6 +19,8 @@ struct draft_graph::builder {
     ggml_context *        ctx;
 
     int64_t n_block() const { return g.shape_.n_draft + 1; }
+
+    int64_t n_seq() const { return g.shape_.n_seq; }
 
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * name) {
         ggml_tensor * t = ggml_new_tensor_2d(ctx, type, ne0, ne1);
@@ -78,56 +80,62 @@ struct draft_graph::builder {
         }
     }
 
-    // First n_kv cells of a cache as heads: [head_dim, n_kv, n_head_kv].
-    ggml_tensor * heads(ggml_tensor * cells, int64_t n_kv) {
-        return ggml_view_3d(ctx, cells, hp.head_dim, n_kv, hp.n_head_kv, cells->nb[1],
-                            ggml_row_size(cells->type, hp.head_dim), 0);
+    // First n_kv cells of every sequence as heads: [head_dim, n_kv, n_head_kv, S].
+    ggml_tensor * heads(int32_t il, ggml_tensor * cells) {
+        const size_t seq_stride = cells->nb[1] * (size_t) cache.layout(hp.is_sliding[il] != 0).n_cells;
+        return ggml_view_4d(ctx, cells, hp.head_dim, n_kv(il), hp.n_head_kv, n_seq(), cells->nb[1],
+                            ggml_row_size(cells->type, hp.head_dim), seq_stride, 0);
     }
 
-    // x: [n_embd, B], normed and convolved. Every token of the block sees the context in its window and the block.
+    // x: [n_embd, B, S], normed and convolved. A token sees its sequence's context in its window and its own block.
     ggml_tensor * attention(int32_t il, ggml_tensor * x, ggml_tensor * k_cells, ggml_tensor * v_cells) {
         const layer_weights & l = w.layers[il];
         const int64_t         B = n_block();
+        const int64_t         S = n_seq();
         if (!ring(il).mask) {
-            ring(il).mask = input(GGML_TYPE_F16, n_kv(il), B, hp.is_sliding[il] ? "mask_sliding" : "mask_full");
+            ring(il).block = input(GGML_TYPE_I64, B * S, 1, hp.is_sliding[il] ? "block_sliding" : "block_full");
+            ring(il).mask  = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, n_kv(il), B, 1, S);
+            ggml_set_name(ring(il).mask, hp.is_sliding[il] ? "mask_sliding" : "mask_full");
+            ggml_set_input(ring(il).mask);
         }
 
-        ggml_tensor * q = ggml_reshape_3d(ctx, ggml_mul_mat(ctx, l.wq, x), hp.head_dim, hp.n_head, B);
+        x               = ggml_reshape_2d(ctx, x, hp.n_embd, B * S);
+        ggml_tensor * q = ggml_reshape_3d(ctx, ggml_mul_mat(ctx, l.wq, x), hp.head_dim, hp.n_head, B * S);
         q               = rope(rms_norm(q, l.q_norm), g.in_pos);
-        k_cells         = ggml_set_rows(ctx, k_cells, key(l, x, g.in_pos), g.in_cells);
-        v_cells         = ggml_set_rows(ctx, v_cells, ggml_mul_mat(ctx, l.wv, x), g.in_cells);
+        q               = ggml_permute(ctx, ggml_reshape_4d(ctx, q, hp.head_dim, hp.n_head, B, S), 0, 2, 1, 3);
+        k_cells         = ggml_set_rows(ctx, k_cells, key(l, x, g.in_pos), ring(il).block);
+        v_cells         = ggml_set_rows(ctx, v_cells, ggml_mul_mat(ctx, l.wv, x), ring(il).block);
 
-        ggml_tensor * cur =
-            ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), heads(k_cells, n_kv(il)),
-                                heads(v_cells, n_kv(il)), ring(il).mask, 1.0f / std::sqrt((float) hp.head_dim), 0, 0);
+        ggml_tensor * cur = ggml_flash_attn_ext(ctx, q, heads(il, k_cells), heads(il, v_cells), ring(il).mask,
+                                                1.0f / std::sqrt((float) hp.head_dim), 0, 0);
         ggml_prec_set_acc(cur, GGML_PREC_F32);
-        cur = ggml_reshape_2d(ctx, cur, (int64_t) hp.head_dim * hp.n_head, B);
-        return ggml_mul_mat(ctx, l.wo, cur);  // [n_embd, B]
+        cur = ggml_reshape_3d(ctx, cur, (int64_t) hp.head_dim * hp.n_head, B, S);
+        return ggml_mul_mat(ctx, l.wo, cur);  // [n_embd, B, S]
     }
 
     ggml_tensor * ffn(int32_t il, ggml_tensor * x) {
         const layer_weights & l = w.layers[il];
         ggml_tensor *         h = ggml_swiglu_split(ctx, ggml_mul_mat(ctx, l.gate, x), ggml_mul_mat(ctx, l.up, x));
-        return ggml_mul_mat(ctx, l.down, h);  // [n_embd, B]
+        return ggml_mul_mat(ctx, l.down, h);  // [n_embd, B, S]
     }
 
     // Runs a sublayer between its two convolutions. Both sides take their coefficients from the un-convolved input.
     template <typename Sublayer>
     ggml_tensor * convolved(ggml_tensor * x, const conv_weights & conv, Sublayer sublayer) {
         const conv_shape shape = {hp.conv_kernel_size, hp.conv_group_size};
-        ggml_tensor *    coeff = ggml_mul_mat(ctx, conv.proj, x);  // [n_embd / group * kernel * 2, B]
+        ggml_tensor *    coeff = ggml_mul_mat(ctx, conv.proj, x);  // [n_embd / group * kernel * 2, B, S]
         ggml_tensor *    inner = build_conv(ctx, x, coeff, conv.base, shape, conv_side::before);
         return build_conv(ctx, sublayer(inner), coeff, conv.base, shape, conv_side::after);
     }
 
-    // Returns the final hidden states of the drafted positions, [n_embd, n_draft].
+    // Returns the final hidden states of the drafted positions, [n_embd, D, S].
     ggml_tensor * block(const std::vector<ggml_tensor *> & k_cache, const std::vector<ggml_tensor *> & v_cache) {
         const int64_t B = n_block();
-        g.in_tokens     = input(GGML_TYPE_I32, B, 1, "tokens");
-        g.in_pos        = input(GGML_TYPE_I32, B, 1, "pos");
-        g.in_cells      = input(GGML_TYPE_I64, B, 1, "cells");
+        const int64_t S = n_seq();
+        g.in_tokens     = input(GGML_TYPE_I32, B * S, 1, "tokens");
+        g.in_pos        = input(GGML_TYPE_I32, B * S, 1, "pos");
 
-        ggml_tensor * x = ggml_get_rows(ctx, tok_embd, g.in_tokens);  // [n_embd, B]
+        ggml_tensor * x = ggml_reshape_3d(ctx, ggml_get_rows(ctx, tok_embd, g.in_tokens), hp.n_embd, B, S);
         if (hp.embedding_scale != 1.0f) {
             x = ggml_scale(ctx, x, hp.embedding_scale);
         }
@@ -141,11 +149,12 @@ struct draft_graph::builder {
             x   = ggml_add(ctx, x, cur);
             ggml_format_name(x, "layer_out-%d", il);
         }
-        x = ggml_view_2d(ctx, x, hp.n_embd, B - 1, x->nb[1], x->nb[1]);  // the anchor's own row predicts nothing
+        // The anchor's own row predicts nothing.
+        x = ggml_view_3d(ctx, x, hp.n_embd, B - 1, S, x->nb[1], x->nb[2], x->nb[1]);
         return rms_norm(x, w.output_norm);
     }
 
-    // [n_head_out, n_draft]
+    // hidden [n_embd, n]; returns [n_head_out, n].
     ggml_tensor * logits(ggml_tensor * hidden) {
         ggml_tensor * cur = ggml_mul_mat(ctx, head, hidden);
         if (hp.logit_scale != 1.0f) {
@@ -159,46 +168,52 @@ struct draft_graph::builder {
     }
 
     // score(to | from) = logit(to) + <A[from] * (W h), B[to]> with A, B the selector's tables and h the hidden state at
-    // the position of `to` (dflash 0.1.0, CandidateSelector).
+    // the position of `to` (dflash 0.1.0, CandidateSelector). hidden: [n_embd, D, S].
     void lattice(ggml_tensor * hidden) {
         const int64_t K = hp.selector_top_k;
         const int64_t r = hp.selector_rank;
         const int64_t D = g.shape_.n_draft;
+        const int64_t S = n_seq();
+        hidden          = ggml_reshape_2d(ctx, hidden, hp.n_embd, D * S);
 
         ggml_tensor * all   = logits(hidden);
-        ggml_tensor * top   = ggml_top_k(ctx, all, (int) K);  // [K, D] rows of the head
-        ggml_tensor * unary = ggml_get_rows(ctx, ggml_reshape_3d(ctx, all, 1, all->ne[0], D), top);  // [1, K, D]
-        unary               = ggml_reshape_3d(ctx, unary, K, 1, D);
+        ggml_tensor * top   = ggml_top_k(ctx, all, (int) K);  // [K, D * S] rows of the head
+        ggml_tensor * unary = ggml_get_rows(ctx, ggml_reshape_3d(ctx, all, 1, all->ne[0], D * S), top);
+        unary               = ggml_reshape_4d(ctx, unary, K, 1, D, S);
 
-        ggml_tensor * cand = top;
+        ggml_tensor * cand = ggml_cont(ctx, top);
         if (w.d2t) {
-            cand = ggml_get_rows(ctx, w.d2t, ggml_reshape_1d(ctx, ggml_cont(ctx, top), K * D));
-            cand = ggml_reshape_2d(ctx, cand, K, D);
+            cand = ggml_get_rows(ctx, w.d2t, ggml_reshape_1d(ctx, cand, K * D * S));
         }
-        g.out_cand = output(ggml_cont(ctx, cand), "cand");
+        g.out_cand = output(ggml_reshape_3d(ctx, cand, K, D, S), "cand");
 
-        ggml_tensor * ids  = ggml_reshape_1d(ctx, g.out_cand, K * D);
-        ggml_tensor * gate = ggml_mul_mat(ctx, w.sel_hidden, hidden);                             // [r, D]
-        ggml_tensor * succ = ggml_reshape_3d(ctx, ggml_get_rows(ctx, w.sel_succ, ids), r, K, D);  // [r, K, D]
+        ggml_tensor * gate = ggml_reshape_4d(ctx, ggml_mul_mat(ctx, w.sel_hidden, hidden), r, 1, D, S);
+        ggml_tensor * succ = ggml_get_rows(ctx, w.sel_succ, ggml_reshape_1d(ctx, g.out_cand, K * D * S));
+        succ               = ggml_reshape_4d(ctx, succ, r, K, D, S);
+
+        // Positions first .. first + n - 1 of a tensor [ne0, ne1, D, S].
+        const auto at = [&](ggml_tensor * t, int64_t first, int64_t n) {
+            return ggml_view_4d(ctx, t, t->ne[0], t->ne[1], n, S, t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
+        };
+        // from: [r, n_from, n, S] predecessor rows of positions first .. first + n - 1; returns [K, n_from, n, S].
+        const auto scores = [&](ggml_tensor * from, int64_t first, int64_t n) {
+            from = ggml_mul(ctx, from, at(gate, first, n));
+            return ggml_add(ctx, ggml_mul_mat(ctx, at(succ, first, n), from), at(unary, first, n));
+        };
 
         // Position 0: the predecessor is the anchor.
-        ggml_tensor * anchor = ggml_get_rows(ctx, w.sel_pred, ggml_view_1d(ctx, g.in_tokens, 1, 0));  // [r, 1]
-        anchor               = ggml_mul(ctx, anchor, ggml_view_2d(ctx, gate, r, 1, gate->nb[1], 0));
-        ggml_tensor * first  = ggml_mul_mat(ctx, ggml_view_2d(ctx, succ, r, K, succ->nb[1], 0), anchor);  // [K, 1]
-        first                = ggml_add(ctx, first, ggml_view_2d(ctx, unary, K, 1, unary->nb[1], 0));
-        g.out_score_first    = output(first, "score_first");
+        g.in_anchors         = input(GGML_TYPE_I32, S, 1, "anchors");
+        ggml_tensor * anchor = ggml_reshape_4d(ctx, ggml_get_rows(ctx, w.sel_pred, g.in_anchors), r, 1, 1, S);
+        g.out_score_first    = output(scores(anchor, 0, 1), "score_first");
         if (D == 1) {
             return;
         }
 
         // Position i > 0: the predecessors are the candidates of position i - 1.
-        ggml_tensor * from = ggml_get_rows(ctx, w.sel_pred, ggml_view_1d(ctx, ids, K * (D - 1), 0));
-        from               = ggml_reshape_3d(ctx, from, r, K, D - 1);
-        from = ggml_mul(ctx, from, ggml_view_3d(ctx, gate, r, 1, D - 1, gate->nb[1], gate->nb[1], gate->nb[1]));
-        ggml_tensor * to    = ggml_view_3d(ctx, succ, r, K, D - 1, succ->nb[1], succ->nb[2], succ->nb[2]);
-        ggml_tensor * score = ggml_mul_mat(ctx, to, from);  // [K (to), K (from), D - 1]
-        score = ggml_add(ctx, score, ggml_view_3d(ctx, unary, K, 1, D - 1, unary->nb[1], unary->nb[2], unary->nb[2]));
-        g.out_score = output(score, "score");
+        ggml_tensor * before =
+            ggml_cont(ctx, ggml_view_3d(ctx, g.out_cand, K, D - 1, S, g.out_cand->nb[1], g.out_cand->nb[2], 0));
+        ggml_tensor * from = ggml_get_rows(ctx, w.sel_pred, ggml_reshape_1d(ctx, before, K * (D - 1) * S));
+        g.out_score        = output(scores(ggml_reshape_4d(ctx, from, r, K, D - 1, S), 1, D - 1), "score");
     }
 };
 
@@ -206,7 +221,7 @@ draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & ca
                          const std::vector<ggml_backend_t> & backends, const graph_shape & shape)
     : shape_(shape) {
     const draft_hparams & hp      = model.hp;
-    const size_t          n_nodes = (size_t) hp.n_layer * (96 + 32 * hp.conv_kernel_size) + 128;
+    const size_t          n_nodes = (size_t) hp.n_layer * (96 + 36 * hp.conv_kernel_size) + 128;
     ctx_.reset(ggml_init({n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
                           /*no_alloc =*/true}));
     if (!ctx_) {

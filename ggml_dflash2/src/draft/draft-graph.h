@@ -1,4 +1,5 @@
-// One round of the drafter as one ggml graph of fixed shape: inject accepted rows, draft the block, score the lattice.
+// One round of the drafter as one ggml graph of fixed shape: inject accepted rows, draft a block per sequence, score
+// the lattices. Sequences are 0 .. n_seq - 1; idle ones among them compute a block that nobody reads.
 #pragma once
 
 #include <memory>
@@ -11,20 +12,23 @@
 namespace dflash2 {
 
 struct graph_shape {
-    int32_t n_rows       = 0;  // injected rows, padding included
+    int32_t n_seq        = 1;
+    int32_t n_rows       = 0;  // injected rows of all sequences, padding included
     int32_t n_draft      = 0;  // drafted positions; 0: inject only
     int32_t n_kv_sliding = 0;  // visible cells of sliding layers
     int32_t n_kv_full    = 0;  // visible cells of full layers
 
     bool operator==(const graph_shape & o) const {
-        return n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding && n_kv_full == o.n_kv_full;
+        return n_seq == o.n_seq && n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding &&
+               n_kv_full == o.n_kv_full;
     }
 };
 
 // Per kind of layer (sliding, full). A tensor that no node uses stays null.
 struct ring_inputs {
-    ggml_tensor * rows = nullptr;  // [n_rows] I64, cells of the injected rows
-    ggml_tensor * mask = nullptr;  // [n_kv, n_block] F16
+    ggml_tensor * rows  = nullptr;  // [n_rows] I64, rows of the cache for the injected rows
+    ggml_tensor * block = nullptr;  // [n_block * n_seq] I64, rows of the cache for the blocks
+    ggml_tensor * mask  = nullptr;  // [n_kv, n_block, 1, n_seq] F16
 };
 
 class draft_graph {
@@ -40,17 +44,17 @@ class draft_graph {
     // Inputs. Every one is to be set before each compute().
     ggml_tensor * in_features = nullptr;  // [n_taps * n_embd, n_rows] F32
     ggml_tensor * in_row_pos  = nullptr;  // [n_rows] I32
-    ggml_tensor * in_tokens   = nullptr;  // [n_block] I32: anchor, mask x n_draft
-    ggml_tensor * in_pos      = nullptr;  // [n_block] I32
-    ggml_tensor * in_cells    = nullptr;  // [n_block] I64: 0 .. n_block - 1
+    ggml_tensor * in_tokens   = nullptr;  // [n_block * n_seq] I32: anchor, mask x n_draft
+    ggml_tensor * in_pos      = nullptr;  // [n_block * n_seq] I32
+    ggml_tensor * in_anchors  = nullptr;  // [n_seq] I32
     ring_inputs   in_sliding;
     ring_inputs   in_full;
 
     // Outputs of a drafting graph.
-    ggml_tensor * out_hidden      = nullptr;  // [n_embd, n_draft] F32
-    ggml_tensor * out_cand        = nullptr;  // [top_k, n_draft] I32, target ids
-    ggml_tensor * out_score_first = nullptr;  // [top_k, 1] F32: from the anchor
-    ggml_tensor * out_score       = nullptr;  // [top_k (to), top_k (from), n_draft - 1] F32; null when n_draft = 1
+    ggml_tensor * out_hidden      = nullptr;  // [n_embd, n_draft, n_seq] F32
+    ggml_tensor * out_cand        = nullptr;  // [top_k, n_draft, n_seq] I32, target ids
+    ggml_tensor * out_score_first = nullptr;  // [top_k, 1, 1, n_seq] F32: from the anchor
+    ggml_tensor * out_score       = nullptr;  // [top_k (to), top_k (from), n_draft - 1, n_seq] F32; null: n_draft = 1
 
   private:
     struct builder;

@@ -1,8 +1,10 @@
 #include "draft/gguf-file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "ggml.h"
 
@@ -36,10 +38,17 @@ int64_t read_int(const gguf_context * ctx, int64_t id) {
 }  // namespace
 
 void gguf_file::fail(const std::string & what) const {
-    throw error(errc::format, path_ + ": " + what);
+    std::string text = what;  // may quote the file
+    std::replace_if(text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+    throw error(errc::format, path_ + ": " + text);
 }
 
-gguf_file::gguf_file(const std::string & path) : path_(path), file_(std::fopen(path.c_str(), "rb")) {
+gguf_file::gguf_file(const std::string & path) : path_(path) {
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+        throw error(errc::file, path + ": cannot open: not a regular file");
+    }
+    file_.reset(std::fopen(path.c_str(), "rb"));
     if (!file_) {
         throw error(errc::file, path + ": cannot open: " + std::strerror(errno));
     }
@@ -62,7 +71,8 @@ gguf_file::gguf_file(const std::string & path) : path_(path), file_(std::fopen(p
         t.name             = gguf_get_tensor_name(ctx_.get(), i);
         t.type             = gguf_get_tensor_type(ctx_.get(), i);
         t.ne.assign(ne, ne + GGML_MAX_DIMS);
-        t.size   = gguf_get_tensor_size(ctx_.get(), i);
+        // gguf_get_tensor_size() may wrap; this product has been checked to fit.
+        t.size   = (size_t) (ne[0] / ggml_blck_size(t.type) * ne[1] * ne[2] * ne[3]) * ggml_type_size(t.type);
         t.offset = data + gguf_get_tensor_offset(ctx_.get(), i);
         if (t.offset > file_size || t.size > file_size - t.offset) {
             fail("tensor " + t.name + ": expected " + std::to_string(t.size) + " bytes at offset " +

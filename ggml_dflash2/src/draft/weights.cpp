@@ -43,8 +43,8 @@ class binder {
         if (k == kind::vector && t->type != GGML_TYPE_F32) {
             file_.fail("tensor " + name + ": expected type f32, got " + ggml_type_name(t->type));
         }
-        if (k == kind::matrix && !ggml_is_quantized(t->type) && t->type != GGML_TYPE_F32 && t->type != GGML_TYPE_F16 &&
-            t->type != GGML_TYPE_BF16) {
+        // What has no to_float is an integer, or a type of activations such as q8_1, which ggml aborts on.
+        if (k == kind::matrix && t->type != GGML_TYPE_F32 && !ggml_get_type_traits(t->type)->to_float) {
             file_.fail("tensor " + name + ": expected a float or quantized type, got " + ggml_type_name(t->type));
         }
         return create(name, t->type, ne);

@@ -9,7 +9,7 @@ namespace dflash2 {
 
 namespace {
 
-void check(const sampling_params & s) {
+void check(const sampling_params & s, int32_t n_vocab) {
     const auto require = [](bool ok, const char * name, const char * expected, double got) {
         if (!ok) {
             throw error(errc::argument, std::string(name) + ": expected " + expected + ", got " + std::to_string(got));
@@ -17,56 +17,93 @@ void check(const sampling_params & s) {
     };
     require(std::isfinite(s.temperature) && s.temperature >= 0.0f, "temperature", "a number >= 0", s.temperature);
     require(s.top_k >= 0, "top_k", "0 (off) or more", s.top_k);
+    require(s.typical_p > 0.0f && s.typical_p <= 1.0f, "typical_p", "a number in (0, 1]", s.typical_p);
     require(s.top_p > 0.0f && s.top_p <= 1.0f, "top_p", "a number in (0, 1]", s.top_p);
     require(s.min_p >= 0.0f && s.min_p < 1.0f, "min_p", "a number in [0, 1)", s.min_p);
     require(std::isfinite(s.repeat_penalty) && s.repeat_penalty > 0.0f, "repeat_penalty", "a number > 0",
             s.repeat_penalty);
+    require(std::isfinite(s.frequency_penalty), "frequency_penalty", "a finite number", s.frequency_penalty);
+    require(std::isfinite(s.presence_penalty), "presence_penalty", "a finite number", s.presence_penalty);
     require(s.repeat_last_n >= -1, "repeat_last_n", "-1 (context), 0 (off) or more", s.repeat_last_n);
+    for (const logit_bias & b : s.biases) {
+        require(b.id >= 0 && b.id < n_vocab, "logit_bias", "a token id of the target", b.id);
+        require(!std::isnan(b.bias) && b.bias < INFINITY, "logit_bias", "a finite number or -inf", b.bias);
+    }
+}
+
+std::vector<logit_bias> collect_biases(const target & tgt, const request & req) {
+    std::vector<logit_bias> out = req.sampling.biases;
+    for (token_id id = 0; req.ignore_eos && id < tgt.n_vocab(); ++id) {
+        if (tgt.is_eog(id)) {
+            out.push_back({id, -INFINITY});
+        }
+    }
+    return out;
 }
 
 }  // namespace
 
 law_sampler::law_sampler(const target & tgt, const request & req)
-    : chain_(llama_sampler_chain_init({/*no_perf =*/true})), n_vocab_(tgt.n_vocab()) {
+    : chain_(llama_sampler_chain_init({/*no_perf =*/true})),
+      biases_(collect_biases(tgt, req)),
+      n_vocab_(tgt.n_vocab()) {
     const sampling_params & s = req.sampling;
-    check(s);
+    check(s, n_vocab_);
     const auto add = [&](llama_sampler * sampler) {
         llama_sampler_chain_add(chain_.get(), sampler);
         plain_ = false;
     };
-    if (req.ignore_eos) {
-        std::vector<llama_logit_bias> bias;
-        for (token_id id = 0; id < n_vocab_; ++id) {
-            if (tgt.is_eog(id)) {
-                bias.push_back({id, -INFINITY});
-            }
+    if (!s.grammar.empty()) {
+        grammar_.reset(llama_sampler_init_grammar(tgt.vocab(), s.grammar.c_str(), "root"));
+        plain_ = false;
+        if (!grammar_) {
+            throw error(errc::argument, "grammar: not valid GBNF with a start symbol \"root\"");
         }
-        add(llama_sampler_init_logit_bias(n_vocab_, (int32_t) bias.size(), bias.data()));
     }
-    if (s.repeat_penalty != 1.0f && s.repeat_last_n != 0) {
+    plain_               = plain_ && biases_.empty();
+    const bool penalties = s.repeat_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
+    if (penalties && s.repeat_last_n != 0) {
         add(llama_sampler_init_penalties(n_vocab_, s.repeat_last_n < 0 ? tgt.n_ctx() : s.repeat_last_n,
-                                         s.repeat_penalty, 0.0f, 0.0f));
+                                         s.repeat_penalty, s.frequency_penalty, s.presence_penalty));
     }
     greedy_ = s.temperature == 0.0f;
-    if (greedy_) {
-        return;
+    if (!greedy_) {
+        if (s.top_k > 0) {
+            add(llama_sampler_init_top_k(s.top_k));
+        }
+        if (s.typical_p < 1.0f) {
+            add(llama_sampler_init_typical(s.typical_p, 1));
+        }
+        if (s.top_p < 1.0f) {
+            add(llama_sampler_init_top_p(s.top_p, 1));
+        }
+        if (s.min_p > 0.0f) {
+            add(llama_sampler_init_min_p(s.min_p, 1));
+        }
+        add(llama_sampler_init_temp(s.temperature));
     }
-    if (s.top_k > 0) {
-        add(llama_sampler_init_top_k(s.top_k));
+    for (const token_id id : req.prompt) {
+        llama_sampler_accept(chain_.get(), id);
     }
-    if (s.top_p < 1.0f) {
-        add(llama_sampler_init_top_p(s.top_p, 1));
-    }
-    if (s.min_p > 0.0f) {
-        add(llama_sampler_init_min_p(s.min_p, 1));
-    }
-    add(llama_sampler_init_temp(s.temperature));
 }
 
 void law_sampler::apply(const float * logits) {
     data_.resize(n_vocab_);
     for (int32_t id = 0; id < n_vocab_; ++id) {
         data_[id] = {id, logits[id], 0.0f};
+    }
+    for (const logit_bias & b : biases_) {
+        data_[b.id].logit += b.bias;
+    }
+    cur_ = {data_.data(), data_.size(), -1, false};
+    if (grammar_) {
+        llama_sampler_apply(grammar_.get(), &cur_);
+    }
+    // What is excluded must not reach the chain: typical sampling would compute 0 log 0.
+    const auto excluded = [](const llama_token_data & d) { return d.logit == -INFINITY; };
+    data_.erase(std::remove_if(data_.begin(), data_.end(), excluded), data_.end());
+    if (data_.empty()) {
+        throw error(errc::decode, "grammar, logit_bias and ignore_eos exclude every token; relax one of them");
     }
     cur_ = {data_.data(), data_.size(), -1, false};
     llama_sampler_apply(chain_.get(), &cur_);
@@ -122,6 +159,9 @@ const law & law_sampler::distribution(const float * logits) {
 }
 
 void law_sampler::accept(token_id id) {
+    if (grammar_) {
+        llama_sampler_accept(grammar_.get(), id);
+    }
     llama_sampler_accept(chain_.get(), id);
 }
 

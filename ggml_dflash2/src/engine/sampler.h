@@ -8,7 +8,7 @@ namespace dflash2 {
 
 class law_sampler {
   public:
-    // n_ctx: how far repeat_last_n = -1 looks back. Throws errc::argument.
+    // Looks at the prompt for the penalties. Throws errc::argument naming the parameter.
     law_sampler(const target & tgt, const request & req);
 
     bool greedy() const { return greedy_; }
@@ -24,8 +24,10 @@ class law_sampler {
     void apply(const float * logits);
 
     llama_sampler_ptr             chain_;
+    llama_sampler_ptr             grammar_;  // null: none; not part of the chain, since it must not see the prompt
+    std::vector<logit_bias>       biases_;
     bool                          greedy_ = true;
-    bool                          plain_  = true;  // greedy without penalties or biases: the logits as they are
+    bool                          plain_  = true;  // greedy on the logits as they are
     int32_t                       n_vocab_;
     std::vector<llama_token_data> data_;
     llama_token_data_array        cur_ = {};

@@ -16,8 +16,8 @@ namespace dflash2 {
 
 namespace {
 
-// Rows with logits per decode: bounds the compute buffer, which else holds n_batch rows of the vocabulary.
-constexpr int32_t MAX_LOGIT_ROWS = 64;
+// Rows with logits per sequence and decode: bounds the compute buffer, which else holds n_batch rows of the vocabulary.
+constexpr int32_t MAX_DRAFT_ROWS = 32;
 
 struct batch_owner {
     llama_batch batch;
@@ -49,8 +49,16 @@ struct target::impl {
     const llama_vocab *          vocab = nullptr;
     std::unique_ptr<batch_owner> batch;
     int32_t                      n_threads = 1;
-    int32_t                      n_past    = 0;  // positions in the KV cache
-    std::vector<int32_t>         taps;
+    std::vector<int32_t>         end;  // [n_seq] positions in the memory
+    std::vector<int32_t>    n_snap;    // [n_seq] positions that snapshots can take back: inside the last decode, once
+    std::vector<target_row> rows;      // of the last decode
+    bool                    tapped = false;  // the last decode ran with the present taps
+    std::vector<int32_t>    taps;
+
+    bool attention_only() const {
+        const llama_model * m = model.get();
+        return !llama_model_is_recurrent(m) && !llama_model_is_hybrid(m) && !llama_model_has_encoder(m);
+    }
 
     std::string arch() const {
         char buf[128] = "";
@@ -63,15 +71,17 @@ target::target(const std::string & path, const target_params & params) : impl_(s
     static std::once_flag once;
     std::call_once(once, llama_backend_init);
 
-    if (params.n_ctx < 0 || params.n_batch < 1 || params.n_threads < 0) {
-        throw error(errc::argument, "target: n_ctx and n_threads must not be negative, n_batch must be at least 1");
+    if (params.n_ctx < 0 || params.n_threads < 0 || params.n_rollback < 0 || params.n_batch < 1 || params.n_seq < 1) {
+        throw error(errc::argument,
+                    "target: n_ctx, n_threads and n_rollback must not be negative, n_batch and n_seq must "
+                    "be at least 1");
     }
     impl & t    = *impl_;
     t.path      = path;
     t.n_threads = params.n_threads > 0 ? params.n_threads : default_threads();
-    {  // a named error for missing, truncated and malformed files
+    {
         const gguf_file header(path);
-    }
+    }  // a named error for missing, truncated and malformed files
 
     llama_model_params mparams = llama_model_default_params();
     mparams.n_gpu_layers       = params.n_gpu_layers < 0 ? INT32_MAX : params.n_gpu_layers;
@@ -79,22 +89,34 @@ target::target(const std::string & path, const target_params & params) : impl_(s
     if (!t.model) {
         throw error(errc::format, path + ": libllama cannot load this target; the log says why");
     }
+    if (t.arch() == "dflash") {
+        throw error(errc::format, path + ": this is a drafter; give it as the draft, with the model it was made for");
+    }
     t.vocab = llama_model_get_vocab(t.model.get());
 
-    llama_context_params cparams = llama_context_default_params();
-    cparams.n_ctx                = params.n_ctx;
-    cparams.n_batch              = params.n_batch;
-    cparams.n_ubatch             = params.n_batch;
-    cparams.n_seq_max            = 1;
-    cparams.n_outputs_max        = std::min(params.n_batch, MAX_LOGIT_ROWS);
-    cparams.n_threads            = t.n_threads;
-    cparams.n_threads_batch      = t.n_threads;
-    cparams.no_perf              = true;
+    const int64_t n_ctx_seq = params.n_ctx > 0 ? params.n_ctx : llama_model_n_ctx_train(t.model.get());
+    if (n_ctx_seq * params.n_seq > INT32_MAX) {
+        throw error(errc::argument, "target: n_ctx * n_seq is too large");
+    }
+    const int32_t        n_logits = MAX_DRAFT_ROWS * params.n_seq;
+    llama_context_params cparams  = llama_context_default_params();
+    cparams.n_ctx                 = (uint32_t) (n_ctx_seq * params.n_seq);
+    cparams.n_batch               = (uint32_t) std::max(params.n_batch, n_logits);
+    cparams.n_ubatch              = cparams.n_batch;
+    cparams.n_seq_max             = (uint32_t) params.n_seq;
+    cparams.n_rs_seq              = t.attention_only() ? 0 : (uint32_t) params.n_rollback;
+    cparams.n_outputs_max         = (uint32_t) n_logits;
+    cparams.n_threads             = t.n_threads;
+    cparams.n_threads_batch       = t.n_threads;
+    cparams.no_perf               = true;
     t.ctx.reset(llama_init_from_model(t.model.get(), cparams));
     if (!t.ctx) {
-        throw error(errc::memory, path + ": libllama cannot create a context of " + std::to_string(params.n_ctx) +
-                                      " tokens; use a smaller n_ctx");
+        throw error(errc::memory, path + ": libllama cannot create a context of " + std::to_string(n_ctx_seq) +
+                                      " tokens for each of " + std::to_string(params.n_seq) +
+                                      " sequences; use a smaller n_ctx");
     }
+    t.end.assign(params.n_seq, 0);
+    t.n_snap.assign(params.n_seq, 0);
     t.batch = std::make_unique<batch_owner>(n_batch());
 }
 
@@ -105,15 +127,19 @@ const std::string & target::path() const {
 }
 
 int32_t target::n_ctx() const {
-    return (int32_t) llama_n_ctx(impl_->ctx.get());
+    return (int32_t) llama_n_ctx_seq(impl_->ctx.get());
+}
+
+int32_t target::n_seq() const {
+    return (int32_t) impl_->end.size();
 }
 
 int32_t target::n_batch() const {
     return (int32_t) llama_n_batch(impl_->ctx.get());
 }
 
-int32_t target::max_logit_rows() const {
-    return std::min(n_batch(), MAX_LOGIT_ROWS);
+int32_t target::max_draft_rows() const {
+    return MAX_DRAFT_ROWS;
 }
 
 int32_t target::n_vocab() const {
@@ -130,11 +156,6 @@ int32_t target::n_layer() const {
 
 int32_t target::n_threads() const {
     return impl_->n_threads;
-}
-
-bool target::can_rollback() const {
-    const llama_model * m = impl_->model.get();
-    return !llama_model_is_recurrent(m) && !llama_model_is_hybrid(m) && !llama_model_has_encoder(m);
 }
 
 std::string target::description() const {
@@ -181,78 +202,119 @@ void target::set_taps(const std::vector<int32_t> & layers) {
     for (const int32_t layer : layers) {
         llama_set_embeddings_layer_inp(t.ctx.get(), (uint32_t) layer, true);
     }
-    t.taps = layers;
+    t.taps   = layers;
+    t.tapped = false;
 }
 
-void target::decode(const token_id * tokens, int32_t n_tokens, int32_t position, bool all_logits) {
+void target::decode(const std::vector<target_row> & rows) {
     impl & t = *impl_;
-    if (n_tokens < 1 || n_tokens > n_batch() || (all_logits && n_tokens > max_logit_rows())) {
-        throw error(errc::argument, "decode: expected 1 to " +
-                                        std::to_string(all_logits ? max_logit_rows() : n_batch()) + " tokens, got " +
-                                        std::to_string(n_tokens));
+    if (rows.empty() || (int64_t) rows.size() > n_batch()) {
+        throw error(errc::argument, "decode: expected 1 to " + std::to_string(n_batch()) + " tokens, got " +
+                                        std::to_string(rows.size()));
     }
-    if (position != t.n_past) {
-        throw error(errc::argument, "decode: the sequence ends at position " + std::to_string(t.n_past) + ", got " +
-                                        std::to_string(position));
-    }
-    if (n_tokens > n_ctx() - position) {
-        throw error(errc::context_full,
-                    "the context of " + std::to_string(n_ctx()) + " tokens is full: " + std::to_string(position) +
-                        " used, " + std::to_string(n_tokens) + " more needed; use a larger n_ctx or a shorter prompt");
-    }
-    llama_batch & b = t.batch->batch;
-    b.n_tokens      = n_tokens;
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        if (tokens[i] < 0 || tokens[i] >= n_vocab()) {
-            throw error(errc::argument, "decode: token " + std::to_string(tokens[i]) +
+    std::vector<int32_t> end      = t.end;
+    int32_t              n_logits = 0;
+    llama_batch &        b        = t.batch->batch;
+    b.n_tokens                    = (int32_t) rows.size();
+    for (int32_t i = 0; i < b.n_tokens; ++i) {
+        const target_row & row = rows[i];
+        if (row.seq < 0 || row.seq >= n_seq() || row.position != end[row.seq]) {
+            throw error(errc::argument,
+                        "decode: row " + std::to_string(i) + " does not continue sequence " + std::to_string(row.seq));
+        }
+        if (row.token < 0 || row.token >= n_vocab()) {
+            throw error(errc::argument, "decode: token " + std::to_string(row.token) +
                                             " is outside the vocabulary of " + std::to_string(n_vocab()));
         }
-        b.token[i]     = tokens[i];
-        b.pos[i]       = position + i;
+        if (row.position >= n_ctx()) {
+            throw error(errc::context_full, "the context of " + std::to_string(n_ctx()) +
+                                                " tokens is full; use a larger n_ctx or a shorter prompt");
+        }
+        end[row.seq]++;
+        n_logits += row.logits;
+        b.token[i]     = row.token;
+        b.pos[i]       = row.position;
         b.n_seq_id[i]  = 1;
-        b.seq_id[i][0] = 0;
-        b.logits[i]    = all_logits || i == n_tokens - 1;
+        b.seq_id[i][0] = row.seq;
+        b.logits[i]    = row.logits;
+    }
+    if (n_logits > MAX_DRAFT_ROWS * n_seq()) {
+        throw error(errc::argument, "decode: at most " + std::to_string(MAX_DRAFT_ROWS * n_seq()) +
+                                        " rows can have logits, got " + std::to_string(n_logits));
     }
     const int32_t rc = llama_decode(t.ctx.get(), b);
     if (rc != 0) {
-        llama_memory_seq_rm(llama_get_memory(t.ctx.get()), 0, position, -1);
-        throw error(errc::decode, "llama_decode of " + std::to_string(n_tokens) + " tokens at position " +
-                                      std::to_string(position) + " failed with code " + std::to_string(rc));
+        for (int32_t seq = 0; seq < n_seq(); ++seq) {
+            llama_memory_seq_rm(llama_get_memory(t.ctx.get()), seq, t.end[seq], -1);
+        }
+        throw error(errc::decode, "llama_decode of " + std::to_string(rows.size()) + " tokens failed with code " +
+                                      std::to_string(rc));
     }
-    t.n_past = position + n_tokens;
+    for (const target_row & row : rows) {
+        const int32_t n_rows = end[row.seq] - t.end[row.seq];
+        t.n_snap[row.seq]    = std::min(n_rows - 1, (int32_t) llama_n_rs_seq(t.ctx.get()));
+    }
+    t.end    = end;
+    t.rows   = rows;
+    t.tapped = true;
+}
+
+int32_t target::end(int32_t seq) const {
+    return impl_->end.at(seq);
+}
+
+int32_t target::n_rows() const {
+    return (int32_t) impl_->rows.size();
 }
 
 const float * target::logits(int32_t row) const {
-    const llama_batch & b = impl_->batch->batch;
-    if (row < 0 || row >= b.n_tokens || !b.logits[row]) {
+    if (row < 0 || row >= (int32_t) impl_->rows.size() || !impl_->rows[row].logits) {
         throw error(errc::argument, "logits: row " + std::to_string(row) + " of the last decode has none");
     }
     return llama_get_logits_ith(impl_->ctx.get(), row);
 }
 
-features target::tapped() const {
+features target::tapped(int32_t first, int32_t n) const {
+    if (!impl_->tapped) {
+        throw error(errc::argument, "tapped: nothing was decoded since the taps were set");
+    }
+    if (first < 0 || n < 1 || first + n > (int32_t) impl_->rows.size()) {
+        throw error(errc::argument, "tapped: the last decode has " + std::to_string(impl_->rows.size()) + " rows");
+    }
     features f;
     f.n_embd   = n_embd();
-    f.n_rows   = impl_->batch->batch.n_tokens;
-    f.position = f.n_rows > 0 ? impl_->batch->batch.pos[0] : 0;
+    f.n_rows   = n;
+    f.position = impl_->rows[first].position;
     for (const int32_t layer : impl_->taps) {
-        f.tap.push_back(f.n_rows > 0 ? llama_get_embeddings_layer_inp(impl_->ctx.get(), (uint32_t) layer) : nullptr);
+        const float * data = llama_get_embeddings_layer_inp(impl_->ctx.get(), (uint32_t) layer);
+        f.tap.push_back(data + (size_t) first * f.n_embd);
     }
     return f;
 }
 
-void target::truncate(int32_t n_keep) {
+bool target::can_truncate(int32_t seq, int32_t n_keep) const {
+    const int32_t back = end(seq) - n_keep;
+    return back <= 0 || n_keep == 0 || impl_->attention_only() || back <= impl_->n_snap[seq];
+}
+
+void target::truncate(int32_t seq, int32_t n_keep) {
     impl & t = *impl_;
-    if (n_keep >= t.n_past) {
+    if (n_keep < 0) {
+        throw error(errc::argument, "truncate: expected a position, got " + std::to_string(n_keep));
+    }
+    if (n_keep >= end(seq)) {
         return;
     }
-    if (n_keep == 0) {
-        llama_memory_clear(llama_get_memory(t.ctx.get()), false);
-    } else if (!can_rollback() || !llama_memory_seq_rm(llama_get_memory(t.ctx.get()), 0, n_keep, -1)) {
+    if (!can_truncate(seq, n_keep) || !llama_memory_seq_rm(llama_get_memory(t.ctx.get()), seq, n_keep, -1)) {
         throw error(errc::incompatible, t.path + ": the memory of architecture " + t.arch() +
                                             " cannot be rolled back to position " + std::to_string(n_keep));
     }
-    t.n_past = n_keep;
+    t.end[seq]    = n_keep;
+    t.n_snap[seq] = 0;
+}
+
+int32_t target::n_rollback() const {
+    return impl_->attention_only() ? n_ctx() : (int32_t) llama_n_rs_seq(impl_->ctx.get());
 }
 
 std::vector<token_id> target::tokenize(const std::string & text, bool add_special, bool parse_special) const {

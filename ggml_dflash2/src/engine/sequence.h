@@ -1,0 +1,63 @@
+// One request on one of the target's sequences: its text, its law, and what a round decides for it.
+//
+// Between rounds tokens 0 .. n - 1 are decoded; the anchor stands at position n and is committed but not decoded.
+#pragma once
+
+#include <optional>
+
+#include "engine/sampler.h"
+#include "ggml_dflash2/engine.h"
+#include "ggml_dflash2/lattice.h"
+#include "ggml_dflash2/text.h"
+#include "ggml_dflash2/verify.h"
+
+namespace dflash2 {
+
+class sequence {
+  public:
+    // n_draft: tokens to draft per round, 0: plain decoding. Throws errc::argument.
+    sequence(const target & tgt, int64_t request_id, const request & req, int32_t n_draft);
+
+    // Picks the first token from the prompt's last row. [n_vocab]
+    void start(const float * logits, std::vector<emitted> & out);
+
+    // Drafted tokens that a round may verify: what max_tokens and the context leave room for.
+    int32_t room() const;
+
+    draft_path walk(const lattice & lat, const engine_params & params) const;
+
+    // The accepted part of a path. The chain is advanced along kept tokens only, row by row, so it never has to be
+    // rolled back. logits(i): row i of the pass over [anchor, path]. [n_vocab]
+    verdict verify(const draft_path & path, accept_rule rule, const std::function<const float *(int32_t)> & logits);
+
+    // Emits what was accepted, cut at the end of the request. Returns the decoded rows to keep.
+    int32_t commit(const draft_path & path, const verdict & v, std::vector<emitted> & out);
+
+    bool drafting() const { return n_draft > 0; }
+
+    bool sampled_walk(accept_rule rule) const { return !sampler_.greedy() && rule == accept_rule::rejection; }
+
+    const int64_t         id;
+    const request         req;
+    const int32_t         n_draft;
+    std::vector<token_id> tokens;  // decoded: prompt and committed tokens
+    token_id              anchor = -1;
+    finish_reason         reason = finish_reason::none;
+    stats                 counters;
+
+    int32_t n() const { return (int32_t) tokens.size(); }
+
+  private:
+    token_id pick(const float * logits, int32_t position);
+    bool     emit(token_id token, bool from_draft, std::vector<emitted> & out);
+    void     finish(finish_reason why, std::vector<emitted> & out);
+
+    const target & tgt_;
+    law_sampler    sampler_;
+    random_source  random_;
+    text_stream    text_;
+    uint32_t       round_  = 0;
+    int64_t        n_left_ = 0;  // tokens that may still be emitted
+};
+
+}  // namespace dflash2

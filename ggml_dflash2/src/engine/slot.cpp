@@ -1,0 +1,117 @@
+#include "engine/slot.h"
+
+#include <algorithm>
+
+#include "engine/timer.h"
+
+namespace dflash2 {
+
+int32_t slot::shared_prefix(const std::vector<token_id> & prompt) const {
+    const size_t most = std::min(held_.size(), prompt.size());
+    return (int32_t) (std::mismatch(held_.begin(), held_.begin() + (ptrdiff_t) most, prompt.begin()).first -
+                      held_.begin());
+}
+
+// Cuts target and drafter back to what the prompt shares with the memory and returns its length.
+int32_t slot::take_over(const sequence & next) {
+    int32_t n_keep = std::min(shared_prefix(next.req.prompt), (int32_t) next.req.prompt.size() - 1);
+    if (!tgt_.can_truncate(index_, n_keep)) {
+        n_keep = 0;
+    }
+    if (dft_ && !(next.drafting() && dft_->truncate(index_, n_keep))) {
+        dft_->truncate(index_, 0);
+        if (next.drafting()) {
+            // The drafter has to see its window again: decode the tail once more. 0: it needs everything.
+            const int32_t window = dft_->context_window();
+            const int32_t again  = window > 0 ? std::max(0, n_keep - window) : 0;
+            n_keep               = tgt_.can_truncate(index_, again) ? again : 0;
+        }
+    }
+    held_.clear();
+    tgt_.truncate(index_, n_keep);
+    return n_keep;
+}
+
+void slot::prefill(sequence & next, const std::function<void()> & poll, std::vector<emitted> & out) {
+    const timer                   time(next.counters.ms_prompt);
+    const std::vector<token_id> & prompt   = next.req.prompt;
+    const int32_t                 n_prompt = (int32_t) prompt.size();
+    const int32_t                 n_keep   = take_over(next);
+
+    // What no draft can see is not injected.
+    int32_t first = n_keep;
+    if (next.drafting() && dft_->context_window() > 0 && n_prompt - dft_->context_window() > n_keep) {
+        first = n_prompt - dft_->context_window();
+        dft_->truncate(index_, 0);
+    }
+    std::vector<target_row> rows;
+    for (int32_t i = n_keep; i < n_prompt; i += (int32_t) rows.size()) {
+        if (poll) {
+            poll();
+        }
+        rows.clear();
+        for (int32_t j = i; j < n_prompt && (int32_t) rows.size() < tgt_.n_batch(); ++j) {
+            rows.push_back({prompt[j], index_, j, j == n_prompt - 1});
+        }
+        tgt_.decode(rows);
+        const int32_t end = i + (int32_t) rows.size();
+        if (next.drafting() && end > first) {
+            const int32_t skip = std::max(0, first - i);
+            dft_->inject(index_, tgt_.tapped(skip, end - i - skip));
+        }
+    }
+    next.counters.n_prompt = n_prompt;
+    next.counters.n_cached = n_keep;
+    next.tokens            = prompt;
+    next.start(tgt_.logits((int32_t) rows.size() - 1), out);
+}
+
+void slot::start(std::unique_ptr<sequence> seq, const std::function<void()> & poll, std::vector<emitted> & out) {
+    try {
+        prefill(*seq, poll, out);
+    } catch (...) {
+        seq->reason = finish_reason::stop;
+        seq_        = std::move(seq);  // its counters can still be asked for
+        forget();
+        throw;
+    }
+    seq_ = std::move(seq);
+    if (!running()) {
+        held_ = seq_->tokens;
+    }
+}
+
+void slot::accept(const draft_path & path, accept_rule rule, int32_t first_row, std::vector<emitted> & out) {
+    int32_t n_keep = 0;
+    {
+        const timer   time(seq_->counters.ms_sample);
+        const verdict v = seq_->verify(path, rule, [&](int32_t row) { return tgt_.logits(first_row + row); });
+        n_keep          = seq_->commit(path, v, out);
+    }
+    if (seq_->drafting()) {
+        const timer time(seq_->counters.ms_draft);
+        dft_->inject(index_, tgt_.tapped(first_row, n_keep));
+    }
+    tgt_.truncate(index_, seq_->n());
+    if (!running()) {
+        held_ = seq_->tokens;
+    }
+}
+
+void slot::stop() {
+    if (running()) {
+        held_        = seq_->tokens;
+        seq_->reason = finish_reason::stop;
+    }
+}
+
+void slot::forget() {
+    stop();
+    held_.clear();
+    tgt_.truncate(index_, 0);
+    if (dft_) {
+        dft_->truncate(index_, 0);
+    }
+}
+
+}  // namespace dflash2

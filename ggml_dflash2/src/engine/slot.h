@@ -1,0 +1,45 @@
+// A sequence of target and drafter: the request on it, and what its memory holds for the next one to take over.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace dflash2 {
+
+class slot {
+  public:
+    // dft may be null. index: number of the sequence in both.
+    slot(target & tgt, drafter * dft, int32_t index) : tgt_(tgt), dft_(dft), index_(index) {}
+
+    int32_t    index() const { return index_; }
+    bool       running() const { return seq_ && seq_->reason == finish_reason::none; }
+    sequence * seq() const { return seq_.get(); }  // running, or the last one that did; null: none yet
+
+    // Tokens that a prompt shares with the memory.
+    int32_t shared_prefix(const std::vector<token_id> & prompt) const;
+
+    // Decodes the prompt of a request, as far as the memory does not hold it, and emits its first token. `poll` is
+    // called between target passes and may throw. After any exception the memory is empty and the slot free again.
+    void start(std::unique_ptr<sequence> seq, const std::function<void()> & poll, std::vector<emitted> & out);
+
+    // After a pass over [anchor, path] from row `first_row` on: accepts, emits and commits.
+    void accept(const draft_path & path, accept_rule rule, int32_t first_row, std::vector<emitted> & out);
+
+    void stop();    // ends the request; its tokens stay in the memory
+    void forget();  // ends the request; nothing in the memory can be trusted any more
+
+  private:
+    int32_t take_over(const sequence & next);
+    void    prefill(sequence & next, const std::function<void()> & poll, std::vector<emitted> & out);
+
+    target &                  tgt_;
+    drafter *                 dft_;
+    int32_t                   index_;
+    std::unique_ptr<sequence> seq_;
+    std::vector<token_id>     held_;  // decoded tokens, when no request runs
+};
+
+}  // namespace dflash2
