@@ -56,8 +56,8 @@ def _rope(c: DrafterConfig, target: Target) -> dict[str, Value]:
     if c.n_rot != c.head_dim:
         values[schema.KEY_ROPE_DIMENSION_COUNT] = u32(c.n_rot)
     if target.uses_mrope:
-        # the draft ropes on the temporal axis only
-        values[schema.KEY_ROPE_SECTIONS] = i32_array((c.n_rot // 2, 0, 0, 0))
+        # the draft ropes on the temporal axis only; upstream counts the whole head
+        values[schema.KEY_ROPE_SECTIONS] = i32_array((c.head_dim // 2, 0, 0, 0))
     return values | (_rope_scaling(c.rope_scaling) if c.rope_scaling else {})
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import gguf
 import numpy as np
 from convert_error import ConvertError
+from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 
@@ -45,6 +47,15 @@ def to_f32(data: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     if dtype == "BF16":
         return (data.astype(np.uint32) << 16).view(np.float32)
     return data.astype(np.float32, copy=False)
+
+
+def from_f32(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+    """float32 values as a float dtype stores them."""
+    if dtype == "BF16":
+        rounded: NDArray[np.uint8] = gguf.quants.quantize(values, GGMLQuantizationType.BF16)
+        return rounded.view(np.uint16)
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16 if dtype == "F16" else np.float32)
 
 
 @dataclass(frozen=True)
@@ -93,16 +104,17 @@ def pad_rows(base: TensorSource, count: int) -> Derived:
 
 
 def replace_row(base: TensorSource, row: int, values: NDArray[np.float32]) -> Derived:
-    """A matrix as F32 with one row replaced."""
+    """A matrix with one row replaced, rounded to the dtype of the others."""
+    stored = from_f32(values, base.dtype)
 
     def read(start: int, stop: int) -> NDArray[Any]:
-        data = to_f32(base.read(start, stop), base.dtype)
+        data = base.read(start, stop)
         if start <= row < stop:
             data = data.copy()
-            data[row - start] = values
+            data[row - start] = stored
         return data
 
-    return Derived(base.where, "F32", base.shape, read)
+    return Derived(base.where, base.dtype, base.shape, read)
 
 
 def token_ids(ids: NDArray[np.int64], n_vocab: int, where: str) -> Derived:

@@ -19,7 +19,6 @@ import dflash2
 import upstream_server
 from dflash2.cli.inspect import pair_problems
 from dflash2.gguf_info import GgufInfo
-from dflash2_to_gguf import convert
 from make_checkpoints import LAYOUTS, make_checkpoint, make_target
 
 PROMPT = list(range(20, 52))
@@ -28,6 +27,8 @@ MAX_TOKENS = 8
 
 def check(name: str, directory: Path, target: Path, *, outtype: str, server: bool) -> str:
     """What was shown for a layout, in words. Raises when the file does not load somewhere."""
+    from dflash2_to_gguf import convert
+
     source = make_checkpoint(name, directory)
     draft = convert(
         source, target, outtype=outtype, outfile=directory / f"{name}.gguf", threads=1

@@ -271,8 +271,8 @@ def make_target(directory: Path) -> Path:
     )
 
 
-def make_real_checkpoint(directory: Path) -> tuple[Path, Path]:
-    """Writes Qwen3.8-27B-DFlash2 in real shapes, all zeros; returns (checkpoint, target)."""
+def make_real_checkpoint(directory: Path) -> Path:
+    """Writes Qwen3.8-27B-DFlash2 in real shapes, all zeros; returns its folder."""
     folder = directory / "Qwen3.8-27B-DFlash2"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(QWEN38_27B, indent=1))
@@ -285,7 +285,12 @@ def make_real_checkpoint(directory: Path) -> tuple[Path, Path]:
     with (folder / "model.safetensors").open("wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         f.truncate(8 + len(text) + end)
-    target = tiny_drafter.write_target(
+    return folder
+
+
+def make_real_target(directory: Path) -> Path:
+    """Writes a target without weights that the real drafter fits; returns its path."""
+    return tiny_drafter.write_target(
         directory / "Qwen3.8-27B-Q4_K_M.gguf",
         arch="qwen35",
         pre="qwen35",
@@ -294,7 +299,6 @@ def make_real_checkpoint(directory: Path) -> tuple[Path, Path]:
         n_embd=5120,
         mrope=True,
     )
-    return folder, target
 
 
 def main() -> None:
@@ -304,8 +308,8 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="Qwen3.8-27B-DFlash2 in real shapes")
     args = parser.parse_args()
     if args.real:
-        for path in make_real_checkpoint(args.directory):
-            print(path)
+        print(make_real_checkpoint(args.directory))
+        print(make_real_target(args.directory))
         return
     print(make_target(args.directory))
     for name in args.layout or LAYOUTS:

@@ -139,8 +139,7 @@ def _mend_target_dependent(values: dict[str, Value], target: GgufInfo, changes: 
         return value or 0
 
     if SECTIONS not in values and target.uses_mrope:
-        head_dim = integer("dflash.attention.key_length")
-        sections = ((integer("dflash.rope.dimension_count") or head_dim) // 2, 0, 0, 0)
+        sections = (integer("dflash.attention.key_length") // 2, 0, 0, 0)
         values[SECTIONS] = i32_array(sections)
         changes.append(
             f"{SECTIONS} = {list(sections)}: the target has M-RoPE; without it drafting stops at "

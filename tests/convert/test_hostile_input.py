@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies
 import numpy as np
 import pytest
 import tiny_drafter
@@ -24,7 +26,6 @@ from test_layouts import ROW
 from tiny_drafter import torch_file
 from torch_pickle import load_mask_embedding
 
-hypothesis = pytest.importorskip("hypothesis", reason="property tests need hypothesis")
 st, given = hypothesis.strategies, hypothesis.given
 
 FILES = hypothesis.settings(
