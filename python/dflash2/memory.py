@@ -8,6 +8,7 @@ from dflash2.gguf_info import GgufInfo
 
 KV_BYTES = 2  # F16
 FEATURE_BYTES = 4  # F32
+CONTEXT = 256  # libllama rounds a context up to a multiple
 CELLS = 64  # cells are allocated in such steps
 SLACK = 64  # positions by which a sequence can be cut back with its window still whole
 
@@ -55,6 +56,7 @@ def plan_memory(
     n_batch: int = 512,
 ) -> MemoryPlan:
     """The plan of our engine for a well-formed DFlash 2 drafter. n_ctx: of one request."""
+    n_ctx = -(-n_ctx // CONTEXT) * CONTEXT
     n_layer = draft.integer("dflash.block_count")
     window = draft.integer("dflash.attention.sliding_window")
     pattern = draft.items("dflash.attention.sliding_window_pattern")
