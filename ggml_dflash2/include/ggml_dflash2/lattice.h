@@ -41,8 +41,8 @@ struct walk_cut {
 
 // Draws each position from softmax(score / temperature) over its candidates, given the token drawn before it.
 // Throws errc::argument unless temperature > 0. position: sequence position of the anchor, so draft token i is drawn
-// for position + 1 + i. q lists the kept candidates by (score descending, id ascending) and is what was drawn from, to the
-// last bit.
+// for position + 1 + i. q lists the kept candidates by (score descending, id ascending) and is what was drawn from, to
+// the last bit.
 draft_path walk_sample(const lattice & lat, float temperature, const random_source & random, uint32_t position,
                        uint32_t round, const walk_cut & cut = {});
 

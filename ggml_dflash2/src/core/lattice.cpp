@@ -125,9 +125,9 @@ draft_path walk_sample(const lattice & lat, float temperature, const random_sour
     for (int32_t pos = 0; pos < lat.n_pos; ++pos) {
         std::vector<successor> to = successors(lat, pos, from);
         to.resize(n_kept(to, cut));
-        law                    q  = softmax(to, temperature);
-        const token_id               id = draw(q, random.uniform(random_stream::draft, position + 1 + pos, round));
-        const auto                   is_drawn = [id](const successor & s) { return s.id == id; };
+        law            q        = softmax(to, temperature);
+        const token_id id       = draw(q, random.uniform(random_stream::draft, position + 1 + pos, round));
+        const auto     is_drawn = [id](const successor & s) { return s.id == id; };
 
         from = std::find_if(to.begin(), to.end(), is_drawn)->index;
         path.token.push_back(id);
