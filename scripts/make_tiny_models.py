@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,11 @@ def _write_target(
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(path.stem)
     for key, value in keys.items():
-        add = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+        add: dict[type, Callable[[str, Any], None]] = {
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            list: writer.add_array,
+        }
         add[type(value)](f"{arch}.{key}", value)
     writer.add_vocab_size(n_vocab)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
