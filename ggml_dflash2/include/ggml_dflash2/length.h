@@ -1,0 +1,80 @@
+// How many tokens to draft and to verify in each round: the controller of the draft length.
+//
+//   length_controller length({n_max});
+//   per round:
+//     n_draft  = length.draft_width(n_context, n_most);              // 0: plain decoding
+//     n_verify = length.verify_length(path_confidence(lat, path));   // the draft is cut to it
+//     n_rows   = length.padded_rows(n_verify + 1);                   // rows of the target pass, the rest is padding
+//     length.observe({...});
+//
+// It learns what target passes and drafts cost and how often drafted tokens are accepted, maximises expected tokens per
+// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. Pure logic:
+// the same timings and outcomes give the same lengths. Keep one controller for the life of an engine, across requests.
+//
+// Lossless by construction: it never sees a drafted token. Whether position i is verified depends on earlier rounds and
+// on confidences 0..i, and confidence i is a function of the tokens drawn before i only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ggml_dflash2/lattice.h"
+
+namespace dflash2 {
+
+struct length_params {
+    int32_t n_max      = 7;   // tokens drafted at most: block_size - 1
+    int32_t n_fixed    = -1;  // >= 0: draft and verify always that many, without padding
+    int32_t n_rows_max = 0;   // rows of a padded target pass at most; 0: max(n_max + 1, 9), since GPU back ends change
+                              // to kernels for many rows at 9
+    double probe_share = 0.006;  // of plain decoding's time, for trying lengths that are not believed to be the best
+    double probe_grant = 1.0;    // the same to begin with, in plain rounds
+};
+
+struct round_outcome {
+    int32_t n_draft   = 0;    // tokens drafted; 0: plain decoding
+    int32_t n_verify  = 0;    // of them verified
+    int32_t n_accept  = 0;    // of them accepted, before any cut at an end of generation
+    int32_t n_rows    = 1;    // rows of the target pass, padding included
+    int32_t n_context = 0;    // tokens before the anchor
+    double  ms_draft  = 0.0;  // draft, injection, walk and other work that a round with this width causes; without the
+                              // injection of rows that earlier plain rounds have put off
+    double ms_verify = 0.0;   // target pass and acceptance
+};
+
+class length_controller {
+  public:
+    // Throws errc::argument.
+    explicit length_controller(const length_params & params = {});
+    ~length_controller();
+
+    // Begins a round. n_most: tokens that there is room for. Returns 0..min(n_max, n_most).
+    int32_t draft_width(int32_t n_context, int32_t n_most = INT32_MAX);
+
+    // After the draft: confidence as path_confidence() returns it. Returns 0..confidence.size().
+    // Entry i is read only after the tokens before i have been decided to be verified.
+    int32_t verify_length(const std::vector<float> & confidence);
+
+    // Rows to run so that n_rows are computed soonest: n_rows, or more where more cost less.
+    int32_t padded_rows(int32_t n_rows) const;
+
+    // Ends a round.
+    void observe(const round_outcome & outcome);
+
+    // What has been learned, for reports. 0 while nothing is known.
+    double pass_ms(int32_t n_rows, int32_t n_context) const;
+    double draft_ms(int32_t n_draft, int32_t n_context) const;
+    double acceptance(
+        int32_t position) const;  // of a draft token when those before it were accepted, typical confidence
+
+  private:
+    struct impl;
+    std::unique_ptr<impl> impl_;
+};
+
+// [n_pos of the path]: the largest probability in softmax(score) over the candidates, given the token drawn before. The
+// same at every temperature, and no function of the token at its own or a later position.
+std::vector<float> path_confidence(const lattice & lat, const draft_path & path);
+
+}  // namespace dflash2

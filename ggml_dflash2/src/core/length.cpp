@@ -1,0 +1,341 @@
+#include "ggml_dflash2/length.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "core/acceptance.h"
+#include "core/cost.h"
+#include "core/outlook.h"
+#include "ggml_dflash2/error.h"
+
+namespace dflash2 {
+
+static constexpr double infinity = std::numeric_limits<double>::infinity();
+
+static constexpr int32_t n_first_plain = 5;      // plain rounds before anything else
+static constexpr double  gain_start    = 1.01;   // over plain decoding, to begin drafting
+static constexpr double  gain_stay     = 0.99;   // to go on
+static constexpr double  plain_age     = 300.0;  // rounds for which its time is trusted, per gain over it
+static constexpr double  hope_least    = 1.02;   // hoped for over the rate of the best known way, for a probe
+static constexpr double  purse_most    = 4.0;    // in plain rounds
+static constexpr double  profit_most   = 32.0;   // in plain rounds
+static constexpr size_t  n_drafts      = 24;     // recent ones that a width is judged by
+static constexpr int64_t draft_age     = 64;     // rounds, beyond which only two of them count
+static constexpr double  z_prior       = 1.5;    // log odds of a confidence, until some have been seen
+static constexpr double  z_gain        = 1.0 / 32;
+
+// Before any draft: its cost in plain rounds, and how it grows per token.
+static constexpr double draft_prior = 0.3, draft_slope = 0.25;
+static constexpr double pass_slope = 0.1;
+
+static double log_odds(float confidence) {
+    const double p = std::clamp(double(confidence), 0.01, 0.99);
+    return std::log(p / (1.0 - p));
+}
+
+static int32_t context_bucket(int32_t n_context) {
+    return n_context < 512 ? 0 : int32_t(std::log2(n_context / 256));
+}
+
+struct length_controller::impl {
+    struct costs {
+        cost_table pass, draft;
+    };
+
+    struct past_draft {
+        int64_t             round;
+        std::vector<double> z;  // log odds of the confidences
+    };
+
+    length_params            params;
+    std::map<int32_t, costs> buckets;  // by context
+    acceptance_model         model;
+    std::vector<double>      z_typical;  // [n_max]
+    std::deque<past_draft>   drafts;
+    int64_t                  now     = 0;      // number of the round
+    bool                     granted = false;  // the grant has been put into the purse
+    double                   purse   = 0.0;    // ms that probes may cost
+    double                   profit  = 0.0;    // ms that drafting has saved of late
+
+    // of the running round
+    outlook             plan;            // decides
+    double              price   = 0.0;   // tokens per ms of the best known way
+    bool                plain   = true;  // it is plain decoding
+    bool                probing = false;
+    std::vector<double> z;  // [n_draft]
+
+    explicit impl(const length_params & p) : params(p), model(p.n_max), z_typical(size_t(p.n_max), z_prior) {}
+
+    bool fixed() const { return params.n_fixed >= 0; }
+
+    // A bucket entered for the first time begins with what its neighbour knows.
+    costs & costs_at(int32_t n_context) {
+        const int32_t key = context_bucket(n_context);
+        const auto    it  = buckets.lower_bound(key);
+        if (it != buckets.end() && it->first == key) {
+            return it->second;
+        }
+        if (buckets.empty()) {
+            const costs unknown = {cost_table(params.n_rows_max, infinity, pass_slope),
+                                   cost_table(params.n_max, infinity, draft_slope)};
+            return buckets.emplace(key, unknown).first->second;
+        }
+        const costs neighbour = it == buckets.begin() ? it->second : std::prev(it)->second;
+        return buckets.emplace(key, neighbour).first->second;
+    }
+
+    // Nothing is said about counts beyond twice the largest one tried.
+    outlook look(const costs & c, bool hope_costs, bool hope_accept) const {
+        outlook o;
+        o.row_ms.assign(size_t(params.n_rows_max) + 1, infinity);
+        for (int32_t r = 1; r <= std::min(2 * c.pass.most_tried(), params.n_rows_max); ++r) {
+            o.row_ms[r] = hope_costs ? c.pass.low(r, now) : c.pass.mean(r);
+        }
+        if (hope_costs) {  // that one row never costs more than several
+            o.row_ms[1] = *std::min_element(o.row_ms.begin() + 1, o.row_ms.end());
+        }
+        o.pad(params.n_max);
+        o.draft.assign(size_t(params.n_max) + 1, infinity);
+        o.draft[0] = 0.0;
+        for (int32_t w = 1; w <= std::min(2 * c.draft.most_tried() + 1, params.n_max); ++w) {
+            o.draft[w] = hope_costs ? c.draft.low(w, now) : c.draft.mean(w);
+        }
+        const auto accept = [&](int32_t i, double zi) { return hope_accept ? model.high(i, zi) : model.mean(i, zi); };
+        for (int32_t i = 0; i < params.n_max; ++i) {
+            o.typical.push_back(accept(i, z_typical[i]));
+        }
+        o.accept.assign(std::max<size_t>(drafts.size(), 1), o.typical);
+        for (size_t k = 0; k < drafts.size(); ++k) {
+            for (size_t i = 0; i < drafts[k].z.size(); ++i) {
+                o.accept[k][i] = accept(int32_t(i), drafts[k].z[i]);
+            }
+        }
+        return o;
+    }
+
+    int32_t draft_width(int32_t n_context, int32_t n_most) {
+        const costs & c    = costs_at(n_context);
+        const int32_t most = std::clamp(n_most, 0, params.n_max);
+        now += 1;
+        probing = false;
+        z.clear();
+        if (fixed()) {
+            return std::min(params.n_fixed, most);
+        }
+        if (c.pass.n_samples(1) < n_first_plain) {
+            return 0;
+        }
+        plan                    = look(c, false, false);
+        const double plain_rate = 1.0 / plan.pass[1];
+        price                   = plain_rate * (plain ? gain_start : gain_stay);
+        int32_t width           = 0;
+        // The objective is a ratio: a better rate is a higher price of time, which asks for other lengths.
+        for (bool better = true; better;) {
+            better = false;
+            for (int32_t w = 1; w <= std::min(c.draft.most_tried(), most); ++w) {
+                const double rate = value(plan, plan, w, price).rate();
+                if (rate > price * (1.0 + 1e-6)) {
+                    price  = rate;
+                    width  = w;
+                    better = true;
+                }
+            }
+        }
+        plain = width == 0;
+        price = plain ? plain_rate : std::max(price, plain_rate);
+        // The promise rests on the time of plain decoding, so that is measured now and then, oftener in a close race.
+        if (c.pass.age(1, now) >
+            std::clamp(plain_age * (price / plain_rate - 1.0), plain_age / 20.0, plain_age / 2.0)) {
+            probing = true;
+            return 0;
+        }
+        return purse > 0.0 ? probe(c, width, most) : width;
+    }
+
+    // Returns the width of a probe instead when one is hopeful and can be paid. The acceptance is hoped about only
+    // where it is not watched anyway.
+    int32_t probe(const costs & c, int32_t width, int32_t most) {
+        outlook hope = look(c, true, plain);
+        double  best = 0.0, best_loss = 0.0;
+        int32_t to = width;
+        for (int32_t w = plain ? 1 : 0; w <= std::min(2 * c.draft.most_tried() + 1, most); ++w) {
+            const worth  v     = value(hope, plan, w, price);
+            const double loss  = std::max(v.ms - v.tokens / price, 0.0) / plan.pass[1];
+            const double hoped = value(hope, hope, w, price).rate() / price;
+            const double score = (hoped - hope_least) / (loss + 0.1);
+            if (score > best && loss < purse_most) {
+                best      = score;
+                best_loss = loss * plan.pass[1];
+                to        = w;
+            }
+        }
+        if (best == 0.0 || best_loss > purse) {  // saves up for the best one
+            return width;
+        }
+        probing = true;
+        plan    = std::move(hope);
+        return to;
+    }
+
+    int32_t verify_length(const std::vector<float> & confidence) {
+        for (const float p : confidence) {
+            z.push_back(log_odds(p));
+        }
+        const int32_t n_draft = int32_t(confidence.size());
+        if (fixed()) {
+            return n_draft;
+        }
+        stop_rule rule(plan, n_draft, price);
+        int32_t   n = 0;
+        while (n < n_draft && rule.goes_on(probing && plain ? model.high(n, z[n]) : model.mean(n, z[n]))) {
+            n += 1;
+        }
+        return n;
+    }
+
+    int32_t padded_rows(int32_t n_rows) const {
+        const bool known = !fixed() && n_rows >= 1 && n_rows < int32_t(plan.rows.size());
+        return known ? plan.rows[n_rows] : n_rows;
+    }
+
+    void observe(round_outcome r) {
+        r.n_draft            = std::min(r.n_draft, params.n_max);
+        r.n_verify           = std::min(r.n_verify, int32_t(z.size()));
+        r.n_accept           = std::min(r.n_accept, r.n_verify);
+        r.n_rows             = std::clamp(r.n_rows, 1, params.n_rows_max);
+        costs &      c       = costs_at(r.n_context);
+        const double ms_pass = r.n_draft > 0 ? r.ms_verify : r.ms_draft + r.ms_verify;
+        const double change  = c.pass.add(r.n_rows, ms_pass, now);
+        if (change != 0.0) {
+            c.draft.doubt(change);
+        }
+        if (r.n_draft > 0) {
+            c.draft.add(r.n_draft, r.ms_draft, now);
+        } else if (c.draft.most_tried() == 0) {
+            c.draft = cost_table(params.n_max, draft_prior * c.pass.mean(1), draft_slope);
+        }
+        model.tick(r.n_verify > 0);
+        for (int32_t i = 0; i < std::min(r.n_accept + 1, r.n_verify); ++i) {
+            model.add(i, z[i], i < r.n_accept);
+        }
+        for (size_t i = 0; i < z.size(); ++i) {
+            z_typical[i] += z_gain * (z[i] - z_typical[i]);
+        }
+        if (!z.empty()) {
+            drafts.push_back({now, z});
+        }
+        while (drafts.size() > n_drafts || (drafts.size() > 2 && drafts.front().round < now - draft_age)) {
+            drafts.pop_front();
+        }
+        if (!fixed() && c.pass.n_samples(1) >= n_first_plain) {
+            settle(c, r);
+        }
+    }
+
+    // Pays for the round, at the prices and acceptances believed after it. The purse pays for a probe, and for drafting
+    // that turns out to have been slower than plain decoding when it has not saved that time before.
+    void settle(const costs & c, const round_outcome & r) {
+        const double plain_ms = c.pass.mean(1);
+        purse += plain_ms * (granted ? params.probe_share * (1 + r.n_accept) : params.probe_grant);
+        granted = true;
+
+        double ms = c.pass.mean(r.n_rows), tokens = 1.0, survival = 1.0;
+        if (r.n_draft > 0) {
+            ms += c.draft.mean(r.n_draft);
+        }
+        for (int32_t i = 0; i < r.n_verify; ++i) {
+            survival *= model.mean(i, z[i]);
+            tokens += survival;
+        }
+        if (probing) {
+            purse -= std::max(ms - tokens / price, 0.0);
+        } else {
+            profit += tokens * plain_ms - ms;
+            purse += std::min(profit, 0.0);
+            profit = std::clamp(profit, 0.0, profit_most * plain_ms);
+        }
+        purse = std::min(purse, purse_most * plain_ms);
+    }
+
+    double predict(const cost_table costs::* table, int32_t n_context, int32_t count) const {
+        const auto it = buckets.find(context_bucket(n_context));
+        if (it == buckets.end() || count < 1 || count > (it->second.*table).n_most()) {
+            return 0.0;
+        }
+        return (it->second.*table).most_tried() > 0 ? (it->second.*table).mean(count) : 0.0;
+    }
+};
+
+length_controller::length_controller(const length_params & params) {
+    length_params p = params;
+    if (p.n_rows_max == 0) {
+        p.n_rows_max = std::max(p.n_max + 1, 9);
+    }
+    const auto check = [](bool ok, const std::string & what, int32_t found) {
+        if (!ok) {
+            throw error(errc::argument, "length: expected " + what + ", found " + std::to_string(found));
+        }
+    };
+    check(p.n_max >= 0 && p.n_max < 1024, "n_max in 0..1023", p.n_max);
+    check(p.n_fixed >= -1 && p.n_fixed <= p.n_max, "n_fixed in -1..n_max", p.n_fixed);
+    check(p.n_rows_max > p.n_max && p.n_rows_max <= 4096, "n_rows_max 0 or in n_max + 1..4096", p.n_rows_max);
+    check(p.probe_share >= 0.0 && p.probe_share <= 1.0, "probe_share in 0..1", int32_t(p.probe_share));
+    check(p.probe_grant >= 0.0 && p.probe_grant <= 1e3, "probe_grant in 0..1000", int32_t(p.probe_grant));
+    impl_ = std::make_unique<impl>(p);
+}
+
+length_controller::~length_controller() = default;
+
+int32_t length_controller::draft_width(int32_t n_context, int32_t n_most) {
+    return impl_->draft_width(n_context, n_most);
+}
+
+int32_t length_controller::verify_length(const std::vector<float> & confidence) {
+    return impl_->verify_length(confidence);
+}
+
+int32_t length_controller::padded_rows(int32_t n_rows) const {
+    return impl_->padded_rows(n_rows);
+}
+
+void length_controller::observe(const round_outcome & outcome) {
+    impl_->observe(outcome);
+}
+
+double length_controller::pass_ms(int32_t n_rows, int32_t n_context) const {
+    return impl_->predict(&impl::costs::pass, n_context, n_rows);
+}
+
+double length_controller::draft_ms(int32_t n_draft, int32_t n_context) const {
+    return impl_->predict(&impl::costs::draft, n_context, n_draft);
+}
+
+double length_controller::acceptance(int32_t position) const {
+    return impl_->model.mean(position, impl_->z_typical.at(size_t(position)));
+}
+
+std::vector<float> path_confidence(const lattice & lat, const draft_path & path) {
+    const size_t       k    = size_t(lat.top_k);
+    size_t             from = 0;
+    std::vector<float> confidence;
+    for (size_t pos = 0; pos < path.token.size(); ++pos) {
+        const float * score = lat.score.data() + k * (k * pos + from);
+        double        best = -infinity, sum = 0.0;
+        for (size_t to = 0; to < k; ++to) {
+            best = std::isfinite(score[to]) ? std::max(best, double(score[to])) : best;
+        }
+        for (size_t to = 0; to < k; ++to) {
+            sum += std::isfinite(score[to]) ? std::exp(score[to] - best) : 0.0;
+        }
+        confidence.push_back(sum > 0.0 ? float(1.0 / sum) : 0.0f);
+        const auto cand = lat.cand.begin() + std::ptrdiff_t(k * pos);
+        from            = size_t(std::find(cand, cand + std::ptrdiff_t(k) - 1, path.token[pos]) - cand);
+    }
+    return confidence;
+}
+
+}  // namespace dflash2

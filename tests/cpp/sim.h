@@ -1,0 +1,166 @@
+// A simulated machine and text for the length controller: true costs, noisy timings, drafted tokens that are accepted
+// with known probabilities. Scores are expectations under the truth, so a run is judged without its luck.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "ggml_dflash2/length.h"
+
+namespace sim {
+
+static constexpr int32_t n_max = 7;  // block of 8
+
+struct machine {
+    std::map<int32_t, double> pass;               // rows -> ms, interpolated
+    double                    draft_base  = 0.0;  // ms
+    double                    draft_token = 0.0;  // ms per drafted token
+    double                    context     = 0.0;  // growth of a pass per 1000 tokens of context
+
+    double pass_ms(int32_t rows, int64_t n_context) const {
+        const auto   above = pass.lower_bound(rows);
+        const double grown = 1.0 + context * double(n_context) / 1000.0;
+        if (above->first == rows) {
+            return above->second * grown;
+        }
+        const auto below = std::prev(above);
+        return grown * (below->second +
+                        (above->second - below->second) * (rows - below->first) / (above->first - below->first));
+    }
+    double draft_ms(int32_t width) const { return width > 0 ? draft_base + draft_token * width : 0.0; }
+
+    int32_t best_rows(int32_t rows) const {
+        int32_t best = rows;
+        for (int32_t r = rows; r <= std::max(n_max + 1, 9); ++r) {
+            best = pass_ms(r, 0) < pass_ms(best, 0) ? r : best;
+        }
+        return best;
+    }
+};
+
+struct text {
+    // acceptance at a position, when those before it were accepted, at this token of the text
+    std::function<double(int64_t token, int32_t pos)> accept;
+    double                                            spread = 0.0;  // of the log odds of single drafts around that
+    bool informed = false;  // the selector knows these log odds, and is too sure of itself
+};
+
+struct noise {
+    double   sd      = 0.05;  // log
+    double   outlier = 0.02;  // probability of a pass that takes 3 to 12 times as long
+    uint32_t seed    = 1;
+};
+
+struct score {
+    double tokens = 0.0;
+    double ms     = 0.0;
+
+    double rate() const { return tokens / ms; }
+};
+
+struct trace {
+    std::vector<int64_t> token;  // [n_rounds + 1], position in the text
+    std::vector<score>   sum;    // [n_rounds + 1], of the rounds before
+
+    score from_round(size_t first) const {
+        return {sum.back().tokens - sum[first].tokens, sum.back().ms - sum[first].ms};
+    }
+    score from_token(int64_t first) const {
+        return from_round(size_t(std::lower_bound(token.begin(), token.end(), first) - token.begin()));
+    }
+};
+
+inline double log_odds(double p) {
+    return std::log(p / (1.0 - p));
+}
+inline double sigmoid(double x) {
+    return 1.0 / (1.0 + std::exp(-x));
+}
+
+// A round of some way to choose lengths: told the confidences, it says what to draft, verify and run, and sees timings.
+struct policy {
+    std::function<int32_t(int64_t n_context)>           width;
+    std::function<int32_t(const std::vector<float> &)>  verify;
+    std::function<int32_t(int32_t rows)>                rows;
+    std::function<void(const dflash2::round_outcome &)> observe;
+};
+
+inline policy fixed(const machine & m, int32_t n) {
+    return {[=](int64_t) { return n; }, [](const std::vector<float> & c) { return int32_t(c.size()); },
+            [&m](int32_t rows) { return m.best_rows(rows); }, [](const dflash2::round_outcome &) {}};
+}
+
+inline policy controlled(dflash2::length_controller & c) {
+    return {[&c](int64_t n_context) { return c.draft_width(int32_t(n_context)); },
+            [&c](const std::vector<float> & confidence) { return c.verify_length(confidence); },
+            [&c](int32_t rows) { return c.padded_rows(rows); },
+            [&c](const dflash2::round_outcome & r) { c.observe(r); }};
+}
+
+// What runs, until n_tokens are emitted and n_rounds are over. machine_at: by token, so that it can change.
+struct scenario {
+    std::function<const machine &(int64_t token)> machine_at;
+    text                                          words;
+    noise                                         timing;
+    int64_t                                       n_tokens = 0;
+    int64_t                                       n_rounds = 0;
+};
+
+inline trace run(const scenario & s, const policy & p) {
+    const noise &                          n = s.timing;
+    const text &                           t = s.words;
+    std::mt19937                           rng(n.seed);
+    std::normal_distribution<double>       normal;
+    std::uniform_real_distribution<double> uniform;
+    const auto                             slowed = [&](double ms) {
+        const double factor   = std::exp(n.sd * normal(rng));
+        const double accident = uniform(rng) < n.outlier ? 3.0 + 9.0 * uniform(rng) : 1.0;
+        return ms * factor * accident;
+    };
+    trace   tr;
+    score   sum;
+    int64_t token = 0;
+    for (int64_t round = 0; token < s.n_tokens || round < s.n_rounds; ++round) {
+        tr.token.push_back(token);
+        tr.sum.push_back(sum);
+        const machine & m         = s.machine_at(token);
+        const int64_t   n_context = 300 + token;
+
+        double             accept[n_max];
+        std::vector<float> confidence(n_max);
+        for (int32_t i = 0; i < n_max; ++i) {
+            const double z = log_odds(t.accept(token, i)) + t.spread * normal(rng);
+            accept[i]      = sigmoid(z);
+            confidence[i]  = float(sigmoid(t.informed ? 0.5 + 1.3 * z : 1.0 + normal(rng)));
+        }
+        dflash2::round_outcome r;
+        r.n_context = int32_t(n_context);
+        r.n_draft   = p.width(n_context);
+        confidence.resize(r.n_draft);
+        r.n_verify      = r.n_draft > 0 ? p.verify(confidence) : 0;
+        r.n_rows        = p.rows(r.n_verify + 1);
+        double survival = 1.0;
+        bool   alive    = true;
+        sum.tokens += 1.0;
+        for (int32_t i = 0; i < r.n_verify; ++i) {
+            survival *= accept[i];
+            sum.tokens += survival;
+            alive = alive && uniform(rng) < accept[i];
+            r.n_accept += alive;
+        }
+        sum.ms += m.draft_ms(r.n_draft) + m.pass_ms(r.n_rows, n_context);
+        r.ms_draft  = r.n_draft > 0 ? slowed(m.draft_ms(r.n_draft)) : 0.0;
+        r.ms_verify = slowed(m.pass_ms(r.n_rows, n_context));
+        p.observe(r);
+        token += 1 + r.n_accept;
+    }
+    tr.token.push_back(token);
+    tr.sum.push_back(sum);
+    return tr;
+}
+
+}  // namespace sim

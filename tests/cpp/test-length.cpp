@@ -1,0 +1,437 @@
+// The length controller on simulated machines and texts, and that it leaves the emitted law alone.
+#include "ggml_dflash2/length.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "ggml_dflash2/verify.h"
+#include "sim.h"
+#include "testing.h"
+
+using namespace dflash2;
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+static constexpr int n_generations = 10000;
+#else
+static constexpr int n_generations = 60000;
+#endif
+
+// Machines: ms of a pass by rows. See the baseline measurements: a flat one; an H200 with Q4_K, where 9 rows cost less
+// than 8; one CPU core with SmolLM2 in Q4_1 and in Q4_0, drafter fast and slow; experts on a CPU.
+static const sim::machine flat     = {{{1, 20.0}, {16, 21.5}}, 3.0, 0.05};
+static const sim::machine h200     = {{{1, 9.1},
+                                       {2, 9.95},
+                                       {3, 11.8},
+                                       {4, 14.1},
+                                       {5, 15.1},
+                                       {6, 16.9},
+                                       {7, 18.7},
+                                       {8, 20.8},
+                                       {9, 18.4},
+                                       {12, 18.7},
+                                       {16, 19.0}},
+                                      5.0,
+                                      0.1};
+static const sim::machine q4_1     = {{{1, 30.3}, {2, 47.6}, {4, 83.3}, {8, 150.9}, {16, 300.0}}, 12.0, 5.0};
+static const sim::machine q4_1slow = {{{1, 30.3}, {2, 47.6}, {4, 83.3}, {8, 150.9}, {16, 300.0}}, 30.0, 10.0};
+static const sim::machine q4_0     = {{{1, 19.6}, {2, 29.4}, {4, 30.1}, {8, 50.0}, {16, 95.0}}, 6.0, 1.5};
+static const sim::machine moe      = {{{1, 50.0}, {2, 72.0}, {4, 100.0}, {8, 137.5}, {16, 190.0}}, 8.0, 0.3};
+
+static const std::vector<const sim::machine *> machines = {&flat, &h200, &q4_1, &q4_1slow, &q4_0, &moe};
+
+// Texts.
+static sim::text even(double accept) {
+    return {[=](int64_t, int32_t) { return accept; }};
+}
+
+static double trained(int64_t, int32_t pos) {
+    static const double survival[] = {1.0, .638, .396, .256, .178, .127, .089, .059};
+    return survival[pos + 1] / survival[pos];
+}
+
+static double fading(int64_t, int32_t pos) {
+    return std::pow(0.85, pos + 1);
+}
+
+static sim::text informed(sim::text t) {
+    t.spread   = 1.5;
+    t.informed = true;
+    return t;
+}
+
+static constexpr int64_t phase = 300;  // tokens
+
+static sim::text phases(double first, double second) {
+    return {[=](int64_t token, int32_t) { return token / phase % 2 == 0 ? first : second; }};
+}
+
+static sim::scenario on(const sim::machine & m, const sim::text & t, uint32_t seed, int64_t n_rounds,
+                        int64_t n_tokens = 0) {
+    return {[&m](int64_t) -> const sim::machine & { return m; }, t, {0.05, 0.02, seed}, n_tokens, n_rounds};
+}
+
+struct outcome {
+    double late = 0.0;  // rate after 200 rounds over that of the best fixed length; mean over seeds
+    double plain =
+        0.0;  // rate after 400 rounds, or of all where it is lower, over that of plain decoding; mean over seeds
+    double worst = 9.0;  // the same, of the worst seed
+    double best  = 0.0;  // the best fixed length's rate over that of plain decoding
+};
+
+static outcome simulate(const sim::machine & m, const sim::text & t, int64_t n_tokens = 0) {
+    outcome      o;
+    const double plain  = sim::run(on(m, t, 1, 1000, 2 * n_tokens), sim::fixed(m, 0)).from_round(0).rate();
+    double       best   = plain;
+    const int    n_seed = 4;
+    for (int32_t n = 1; n <= sim::n_max; ++n) {
+        best = std::max(best, sim::run(on(m, t, 1, 3000, 2 * n_tokens), sim::fixed(m, n)).from_round(0).rate());
+    }
+    for (uint32_t seed = 1; seed <= n_seed; ++seed) {
+        length_controller length({sim::n_max});
+        const sim::trace  tr   = sim::run(on(m, t, seed, 600, n_tokens), sim::controlled(length));
+        const sim::score  late = n_tokens > 0 ? tr.from_token(4 * phase) : tr.from_round(200);
+        o.late += late.rate() / best / n_seed;
+        const double whole = std::min(tr.sum[400].rate(), tr.sum.back().rate()) / plain;
+        o.plain += whole / n_seed;
+        o.worst = std::min(o.worst, whole);
+    }
+    o.best = best / plain;
+    return o;
+}
+
+// A difference of 20 % or less between lengths takes more than a few hundred rounds to tell from the luck of the text.
+static bool close_race(const outcome & o) {
+    return o.best > 1.0 && o.best < 1.2;
+}
+
+static std::string describe(const outcome & o, size_t machine, size_t text) {
+    return "machine " + std::to_string(machine) + " text " + std::to_string(text) + ": " + std::to_string(o.late) +
+           " of the best fixed length, " + std::to_string(o.plain) + " of plain decoding (worst " +
+           std::to_string(o.worst) + "), best fixed length " + std::to_string(o.best) + " of plain decoding";
+}
+
+#define CHECK_OUTCOME(condition, o, machine, text) \
+    check(condition, __FILE__, __LINE__, std::string(#condition) + ", " + describe(o, machine, text))
+
+TEST(it_comes_near_the_best_fixed_length_and_is_never_slower_than_plain_decoding) {
+    const std::vector<sim::text> texts = {even(0.9), even(0.6),           even(0.2),           {trained},
+                                          {fading},  informed(even(0.9)), informed(even(0.2)), informed({trained})};
+    for (size_t m = 0; m < machines.size(); ++m) {
+        for (size_t t = 0; t < texts.size(); ++t) {
+            const outcome o = simulate(*machines[m], texts[t]);
+            CHECK_OUTCOME(o.late > (close_race(o) ? 0.92 : 0.98), o, m, t);
+            CHECK_OUTCOME(o.plain > 0.98, o, m, t);
+            CHECK_OUTCOME(o.worst > 0.97, o, m, t);
+        }
+    }
+}
+
+TEST(it_beats_every_fixed_length_when_the_text_changes) {
+    for (const sim::machine * m : {&h200, &q4_0, &moe}) {
+        const outcome o = simulate(*m, phases(0.9, 0.2), 20 * phase);
+        CHECK_OUTCOME(o.late > 1.1, o, 0, 0);
+        CHECK_OUTCOME(o.plain > 0.98, o, 0, 0);
+    }
+    const outcome o = simulate(flat, phases(0.2, 0.9), 20 * phase);
+    CHECK_OUTCOME(o.late > 0.98, o, 0, 0);
+    const outcome none = simulate(q4_1, phases(0.2, 0.9), 20 * phase);
+    CHECK_OUTCOME(none.late > 0.98, none, 0, 0);
+    CHECK_OUTCOME(none.plain > 0.98, none, 0, 0);
+}
+
+TEST(it_beats_every_fixed_length_when_rows_cost_and_the_selector_knows) {
+    for (const sim::machine * m : {&h200, &moe}) {
+        const outcome o = simulate(*m, informed(even(0.9)));
+        CHECK_OUTCOME(o.late > 1.01, o, 0, 0);
+    }
+}
+
+TEST(it_follows_costs_that_grow_with_the_context) {
+    sim::machine m = q4_0;
+    m.context      = 0.5;
+    double best    = 0.0;
+    for (int32_t n = 0; n <= sim::n_max; ++n) {
+        best = std::max(best, sim::run(on(m, even(0.8), 1, 0, 6000), sim::fixed(m, n)).from_token(600).rate());
+    }
+    length_controller length({sim::n_max});
+    const sim::trace  tr = sim::run(on(m, even(0.8), 1, 0, 6000), sim::controlled(length));
+    CHECK(tr.from_token(600).rate() > 0.98 * best);
+}
+
+TEST(it_recovers_when_the_machine_changes) {
+    for (const auto & [before, after] : {std::pair(&q4_1, &flat), std::pair(&flat, &q4_1)}) {
+        sim::scenario s = on(*before, even(0.8), 1, 0, 8000);
+        s.machine_at    = [b = before, a = after](int64_t token) -> const sim::machine & {
+            return token < 1500 ? *b : *a;
+        };
+        length_controller length({sim::n_max});
+        const double      rate = sim::run(s, sim::controlled(length)).from_token(3000).rate();
+        double            best = 0.0;
+        for (int32_t n = 0; n <= sim::n_max; ++n) {
+            best = std::max(best, sim::run(s, sim::fixed(*after, n)).from_token(3000).rate());
+        }
+        CHECK(rate > 0.97 * best);
+    }
+}
+
+// Rounds of an ideal machine: every token is accepted, every pass takes what `pass` says.
+static void run_rounds(length_controller & length, int n, const std::function<double(int32_t rows)> & pass,
+                       const std::function<void(const round_outcome &)> & see = {}) {
+    for (int i = 0; i < n; ++i) {
+        round_outcome r;
+        r.n_draft   = length.draft_width(100);
+        r.n_verify  = r.n_draft > 0 ? length.verify_length(std::vector<float>(size_t(r.n_draft), 0.9f)) : 0;
+        r.n_accept  = r.n_verify;
+        r.n_rows    = length.padded_rows(r.n_verify + 1);
+        r.n_context = 100;
+        r.ms_draft  = r.n_draft > 0 ? 5.0 : 0.0;
+        r.ms_verify = pass(r.n_rows);
+        length.observe(r);
+        if (see) {
+            see(r);
+        }
+    }
+}
+
+TEST(a_pass_is_padded_where_more_rows_cost_less) {
+    length_controller length({sim::n_max});
+    run_rounds(length, 100, [](int32_t rows) { return h200.pass_ms(rows, 0); });
+    CHECK(length.draft_width(100) == 7);
+    CHECK(length.padded_rows(8) == 9);
+    CHECK(length.padded_rows(1) == 1);
+    CHECK_NEAR(length.pass_ms(9, 100), 18.4, 0.01);
+    CHECK_NEAR(length.draft_ms(7, 100), 5.0, 0.01);
+    CHECK(length.acceptance(0) > 0.9);
+}
+
+TEST(an_accident_changes_nothing) {
+    length_controller length({sim::n_max});
+    run_rounds(length, 100, [](int32_t rows) { return h200.pass_ms(rows, 0); });
+    run_rounds(length, 1, [](int32_t) { return 500.0; });
+    run_rounds(
+        length, 20, [](int32_t rows) { return h200.pass_ms(rows, 0); },
+        [](const round_outcome & r) { CHECK(r.n_verify >= 6); });
+}
+
+TEST(timings_that_are_no_numbers_do_no_harm) {
+    length_controller length({sim::n_max});
+    run_rounds(length, 10, [](int32_t) { return std::nan(""); });
+    run_rounds(length, 10, [](int32_t) { return INFINITY; });
+    run_rounds(length, 10, [](int32_t) { return 0.0; });
+    run_rounds(length, 200, [](int32_t rows) { return h200.pass_ms(rows, 0); });
+    CHECK(length.draft_width(100) == 7);
+}
+
+TEST(it_never_drafts_more_than_there_is_room_for) {
+    length_controller length({sim::n_max});
+    run_rounds(length, 50, [](int32_t rows) { return flat.pass_ms(rows, 0); });
+    CHECK(length.draft_width(100) == 7);
+    CHECK(length.draft_width(100, 2) <= 2);
+    CHECK(length.draft_width(100, 0) == 0);
+    CHECK(length.draft_width(100, -5) == 0);
+}
+
+TEST(a_fixed_length_is_what_it_says) {
+    length_params params;
+    params.n_fixed = 3;
+    length_controller length(params);
+    run_rounds(
+        length, 20, [](int32_t rows) { return 100.0 * rows; },
+        [](const round_outcome & r) { CHECK(r.n_draft == 3 && r.n_verify == 3 && r.n_rows == 4); });
+    CHECK(length.draft_width(100, 2) == 2);
+}
+
+TEST(the_same_timings_give_the_same_lengths) {
+    length_controller a({sim::n_max}), b({sim::n_max});
+    const sim::trace  x = sim::run(on(moe, informed(even(0.7)), 5, 300), sim::controlled(a));
+    const sim::trace  y = sim::run(on(moe, informed(even(0.7)), 5, 300), sim::controlled(b));
+    CHECK(x.token == y.token);
+    CHECK(x.sum.back().ms == y.sum.back().ms);
+}
+
+TEST(bad_parameters_are_refused) {
+    const auto make = [](int32_t n_max, int32_t n_fixed, int32_t n_rows_max) {
+        length_params p;
+        p.n_max      = n_max;
+        p.n_fixed    = n_fixed;
+        p.n_rows_max = n_rows_max;
+        return length_controller(p).draft_width(0);
+    };
+    CHECK_THROWS(make(-1, -1, 0), errc::argument);
+    CHECK_THROWS(make(7, 8, 0), errc::argument);
+    CHECK_THROWS(make(7, -2, 0), errc::argument);
+    CHECK_THROWS(make(7, -1, 7), errc::argument);
+    CHECK(make(0, -1, 0) == 0);
+}
+
+// Lossless.
+
+static constexpr int32_t n_vocab = 6, top_k = 3, n_pos = 3;
+
+// A target whose law depends on the last token, and the drafter's lattice after each token.
+struct world {
+    std::vector<law>     target;  // [n_vocab]
+    std::vector<lattice> draft;   // [n_vocab]
+};
+
+static world make_world(uint32_t seed) {
+    std::mt19937 rng(seed);
+    const auto   noise = [&] { return float(rng() % 2001) / 1000.0f - 1.0f; };
+    world        w;
+    for (int32_t last = 0; last < n_vocab; ++last) {
+        law   p(n_vocab);
+        float sum = 0.0f;
+        for (int32_t id = 0; id < n_vocab; ++id) {
+            p[id] = {id, std::exp(2.5f * noise())};
+            sum += p[id].p;
+        }
+        for (token_prob & t : p) {
+            t.p /= sum;
+        }
+        w.target.push_back(p);
+    }
+    for (int32_t last = 0; last < n_vocab; ++last) {
+        lattice lat = {top_k, n_pos, {}, {}};
+        for (int32_t pos = 0; pos < n_pos; ++pos) {
+            std::vector<token_id> ids(n_vocab);
+            for (int32_t id = 0; id < n_vocab; ++id) {
+                ids[id] = id;
+            }
+            std::shuffle(ids.begin(), ids.end(), rng);
+            lat.cand.insert(lat.cand.end(), ids.begin(), ids.begin() + top_k);
+            for (int32_t from = 0; from < top_k; ++from) {
+                const token_id before = pos == 0 ? last : lat.cand[(pos - 1) * top_k + from];
+                for (int32_t to = 0; to < top_k; ++to) {
+                    lat.score.push_back(std::log(w.target[before][lat.cand[pos * top_k + to]].p) + noise());
+                }
+            }
+        }
+        w.draft.push_back(lat);
+    }
+    return w;
+}
+
+using confidence_of = std::function<std::vector<float>(const lattice &, const draft_path &, token_id last)>;
+
+// p-value of the pairs of tokens that follow token 0, and how often each length was verified.
+static double p_value(const world & w, const confidence_of & confidence, std::vector<int> & n_verified) {
+    length_params params;
+    params.n_max = n_pos;
+    length_controller length(params);
+    std::vector<int>  count(n_vocab * n_vocab);
+    n_verified.assign(n_pos + 1, 0);
+    for (int g = 0; g < n_generations; ++g) {
+        const random_source   random(7, uint32_t(g));
+        std::vector<token_id> seq = {0};
+        for (uint32_t round = 0; seq.size() < 3; ++round) {
+            const uint32_t  position = uint32_t(seq.size()) - 1;
+            const lattice & lat      = w.draft[seq.back()];
+            draft_path      path     = walk_sample(lat, 1.0f, random, position, round);
+            round_outcome   r;
+            r.n_draft = length.draft_width(0);
+            path.token.resize(r.n_draft);
+            path.q.resize(r.n_draft);
+            r.n_verify = r.n_draft > 0 ? length.verify_length(confidence(lat, path, seq.back())) : 0;
+            path.token.resize(r.n_verify);
+            path.q.resize(r.n_verify);
+            n_verified[r.n_verify] += 1;
+
+            const auto p = [&](int32_t i) -> const law & { return w.target[i == 0 ? seq.back() : path.token[i - 1]]; };
+            const verdict v = verify_rejection(path, p, random, position);
+            r.n_accept      = v.n_accept;
+            r.n_rows        = r.n_verify + 1;
+            r.ms_draft      = r.n_draft > 0 ? 0.05 : 0.0;
+            r.ms_verify     = 1.0 + 0.25 * r.n_verify;
+            length.observe(r);
+            seq.insert(seq.end(), path.token.begin(), path.token.begin() + v.n_accept);
+            seq.push_back(v.next);
+        }
+        count[seq[1] * n_vocab + seq[2]] += 1;
+    }
+    double x = 0.0, df = -1.0;
+    for (int32_t a = 0; a < n_vocab; ++a) {
+        for (int32_t b = 0; b < n_vocab; ++b) {
+            const double expected = double(n_generations) * w.target[0][a].p * w.target[a][b].p;
+            if (expected >= 5.0) {
+                x += std::pow(count[a * n_vocab + b] - expected, 2) / expected;
+                df += 1.0;
+            }
+        }
+    }
+    const double v = 2.0 / (9.0 * df);  // Wilson and Hilferty's cube root
+    return 0.5 * std::erfc((std::cbrt(x / df) - (1.0 - v)) / std::sqrt(2.0 * v));
+}
+
+TEST(a_controlled_length_leaves_the_law_of_the_target_alone) {
+    const auto own = [](const lattice & lat, const draft_path & path, token_id) { return path_confidence(lat, path); };
+    std::vector<int> n;
+    CHECK(p_value(make_world(3), own, n) > 1e-3);
+    CHECK(std::count_if(n.begin(), n.end(), [](int k) { return k > n_generations / 50; }) >= 3);  // it did decide
+}
+
+TEST(a_length_that_anticipates_is_caught) {
+    const world w     = make_world(3);
+    const auto  drawn = [&](const lattice &, const draft_path & path, token_id last) {
+        std::vector<float> c;
+        for (const token_id id : path.token) {
+            c.push_back(w.target[last][id].p);
+            last = id;
+        }
+        return c;
+    };
+    std::vector<int> n;
+    CHECK(p_value(w, drawn, n) < 1e-6);
+}
+
+TEST(a_decision_does_not_depend_on_tokens_drawn_at_or_after_it) {
+    const world   w = make_world(4);
+    length_params params;
+    params.n_max = n_pos;
+    int n_cut = 0, n_changed = 0;
+    for (uint32_t round = 0; round < 300; ++round) {
+        const lattice &  lat  = w.draft[round % n_vocab];
+        const draft_path path = walk_sample(lat, 1.0f, random_source(9), 0, round);
+        for (int32_t cut = 0; cut < n_pos; ++cut) {
+            // two controllers with the same history; the second sees other tokens from `cut` on
+            length_controller a(params), b(params);
+            for (length_controller * c : {&a, &b}) {
+                run_rounds(*c, 40, [](int32_t rows) { return 1.0 + 5.0 * rows; });
+            }
+            draft_path other = path;
+            for (int32_t i = cut; i < n_pos; ++i) {
+                const auto cand = lat.cand.begin() + i * top_k;
+                other.token[i]  = *std::find_if(cand, cand + top_k, [&](token_id id) { return id != path.token[i]; });
+            }
+            a.draft_width(100);
+            b.draft_width(100);
+            const std::vector<float> ca = path_confidence(lat, path), cb = path_confidence(lat, other);
+            CHECK(std::equal(ca.begin(), ca.begin() + cut + 1, cb.begin()));
+            const int32_t na = a.verify_length(ca), nb = b.verify_length(cb);
+            CHECK(std::min(na, cut + 1) == std::min(nb, cut + 1));
+            n_cut += na < n_pos;
+            n_changed += na != nb;
+        }
+    }
+    CHECK(n_cut > 50);      // lengths were decided
+    CHECK(n_changed > 10);  // and the tokens before a decision do matter
+}
+
+TEST(a_confidence_is_the_largest_probability_at_temperature_1) {
+    const world      w    = make_world(5);
+    const lattice &  lat  = w.draft[0];
+    const draft_path path = walk_sample(lat, 1.0f, random_source(1), 0, 0);
+    const auto       c    = path_confidence(lat, path);
+    CHECK(c.size() == size_t(n_pos));
+    for (int32_t i = 0; i < n_pos; ++i) {
+        CHECK_NEAR(c[i], path.q[i][0].p, 1e-6);
+    }
+    const auto cold = path_confidence(lat, walk_greedy(lat));
+    CHECK_NEAR(cold[0], c[0], 1e-6);  // of the distribution, not of the one-hot q
+}
