@@ -20,6 +20,9 @@ Prompts = list[str] | list[list[int]] | list[Prompt]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
+_STARTED = Token(-1, "", False)
+
+
 class _Stream:
     """A running request: what it emitted and nobody took yet."""
 
@@ -75,6 +78,7 @@ class Engine:
         self._template: ChatTemplate | None = None
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}  # running, oldest first
+        self._dropped: deque[_Stream] = deque()  # to be ended before the next step
         self._last: _Stream | None = None
         effective = self._core.n_draft_max
         if drafter is not None and spec_draft_n_max is not None and spec_draft_n_max > effective:
@@ -126,8 +130,8 @@ class Engine:
                 while not all(stream.reason for stream in streams):
                     self._step()
             except BaseException:
-                for stream in streams:
-                    self._end(stream)
+                self._dropped.extend(streams)
+                self._end_dropped()
                 raise
             return [self._response(stream, list(stream.pending)) for stream in streams]
 
@@ -153,7 +157,7 @@ class Engine:
             DecodeError: a backend failed.
             DFlash2Error: the engine is closed, or busy in another thread.
         """
-        return self._tokens(self._open_stream(prompt, params, spec_draft_n_max))
+        return self._iterate(self._open_stream(prompt, params, spec_draft_n_max))
 
     @overload
     def chat(
@@ -196,7 +200,7 @@ class Engine:
             ValueError: the template refuses the messages.
         """
         opened = self._open_stream(self.tokenize_chat(messages), params, spec_draft_n_max)
-        return self._tokens(opened) if stream else self._collect(opened)
+        return self._iterate(opened) if stream else self._collect(opened)
 
     # -- requests
 
@@ -211,7 +215,7 @@ class Engine:
         with self._exclusive():
             stream = self._submit(ids, params, n_draft)
             running = [s for s in self._streams.values() if s is not stream]
-            for oldest in running[: len(running) + 1 - self._model().n_seq]:
+            for oldest in running[: max(0, len(running) + 1 - self._model().n_seq)]:
                 oldest.superseded = True
                 self._end(oldest)
             while not stream.pending:
@@ -233,13 +237,14 @@ class Engine:
         return stream
 
     def _step(self) -> None:
-        """One step of the core; hands its tokens to their streams."""
+        """One step of the core, by the holder of the lock; hands its tokens to their streams."""
+        self._end_dropped()
         try:
             steps = self._open().step()
         except BaseException:
             # The core dropped at least the requests of the failed pass; none can be trusted.
-            for stream in list(self._streams.values()):
-                self._end(stream)
+            self._dropped.extend(self._streams.values())
+            self._end_dropped()
             raise
         finally:
             drain_log()
@@ -260,13 +265,29 @@ class Engine:
         return stream.stats or Stats.of(self._open().request_stats(stream.id))
 
     def _end(self, stream: _Stream) -> None:
-        if stream.stats is None and self._core is not None:
-            stream.stats = self._stats(stream)
-        if self._streams.pop(stream.id, None) is not None and self._core is not None:
-            self._core.cancel(stream.id)
+        """Ends a request now, or before the next step while the core is at work."""
+        self._dropped.append(stream)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_dropped()
+            finally:
+                self._lock.release()
+
+    def _end_dropped(self) -> None:
+        while self._dropped:
+            stream = self._dropped.popleft()
+            if self._streams.pop(stream.id, None) is not None and self._core is not None:
+                stream.stats = self._stats(stream)
+                self._core.cancel(stream.id)
+
+    def _iterate(self, stream: _Stream) -> Iterator[Token]:
+        tokens = self._tokens(stream)
+        next(tokens)  # a generator that never ran would not notice that it is dropped
+        return tokens
 
     def _tokens(self, stream: _Stream) -> Iterator[Token]:
         try:
+            yield _STARTED
             while True:
                 while stream.pending and not stream.superseded:
                     yield stream.pending.popleft()
@@ -282,7 +303,7 @@ class Engine:
             self._end(stream)
 
     def _collect(self, stream: _Stream) -> Response:
-        return self._response(stream, list(self._tokens(stream)))
+        return self._response(stream, list(self._iterate(stream)))
 
     def _response(self, stream: _Stream, items: list[Token]) -> Response:
         return Response(
@@ -290,7 +311,7 @@ class Engine:
             tokens=tuple(item.token for item in items),
             finish_reason=stream.reason or "",
             seed=stream.seed,
-            stats=self._stats(stream),
+            stats=stream.stats or self._stats(stream),
         )
 
     @contextmanager
@@ -331,12 +352,14 @@ class Engine:
         Raises:
             DFlash2Error: there was none yet.
         """
-        return self._stats(self._last_stream())
+        with self._exclusive():
+            return self._stats(self._last_stream())
 
     @property
     def total_stats(self) -> Stats:
         """Counters of all requests."""
-        return Stats.of(self._open().total_stats)
+        with self._exclusive() as engine:
+            return Stats.of(engine.total_stats)
 
     @property
     def finish_reason(self) -> str | None:
@@ -370,9 +393,15 @@ class Engine:
     # -- lifetime
 
     def close(self) -> None:
-        """Frees the models. Further calls fail; closing twice is fine."""
-        self._streams.clear()
-        self._core = self._target = self._template = None
+        """Frees the models. Further calls fail; closing twice is fine.
+
+        Raises:
+            DFlash2Error: busy in another thread.
+        """
+        if self._core is not None:
+            with self._exclusive():
+                self._streams.clear()
+                self._core = self._target = self._template = None
 
     def __enter__(self) -> Engine:
         return self

@@ -61,7 +61,8 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
         i32 = 2**31
-        _require("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
+        warm = self.temperature == 0 or 1e-3 <= self.temperature < math.inf
+        _require("temperature", self.temperature, warm, "0 (greedy), or 0.001 or more")
         _require("top_k", self.top_k, 0 <= self.top_k < i32, "0 (all) or more")
         _require("typical_p", self.typical_p, 0 < self.typical_p <= 1, "a number in (0, 1]")
         _require("top_p", self.top_p, 0 < self.top_p <= 1, "a number in (0, 1]")

@@ -200,3 +200,19 @@ def test_a_queued_request_can_be_cancelled(pair: Pair) -> None:
     assert seen == {1, 3}
     with pytest.raises(ValueError, match="request 2: unknown"):
         engine.request_stats(2)
+
+
+def test_streams_that_fit_do_not_end_each_other(pair: Pair) -> None:
+    params = SamplingParams(max_tokens=6, ignore_eos=True)
+    with dflash2.load(*pair, n_ctx=256, n_parallel=4, n_threads=1) as engine:
+        streams = [engine.stream(prompt, params) for prompt in PROMPTS[:4]]
+        assert [len(list(stream)) for stream in streams] == [6] * 4
+
+
+def test_a_stream_dropped_before_its_first_token_frees_its_slot(pair: Pair) -> None:
+    endless = SamplingParams(ignore_eos=True)
+    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+        engine.stream(PROMPTS[0], endless)
+        answers = engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))
+        assert [len(answer.tokens) for answer in answers] == [3, 3]
+        assert engine.total_stats.num_generated_tokens == 1 + 3 + 3

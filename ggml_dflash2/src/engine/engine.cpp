@@ -56,6 +56,9 @@ struct engine::impl {
     }
 
     std::vector<progress> round(const std::function<void()> & poll) {
+        if (poll) {
+            poll();
+        }
         std::vector<slot *> running;
         for (slot & s : slots) {
             if (s.running()) {
@@ -65,14 +68,11 @@ struct engine::impl {
         if (running.empty()) {
             return {};
         }
-        if (poll) {
-            poll();
-        }
         try {
             return rounds->run(running);
         } catch (...) {
-            for (slot * s : running) {
-                s->forget();
+            for (slot & s : slots) {  // idle ones too: a failed draft pass may have lost their rows
+                s.forget();
             }
             throw;
         }

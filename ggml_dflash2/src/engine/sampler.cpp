@@ -15,7 +15,8 @@ void check(const sampling_params & s, int32_t n_vocab) {
             throw error(errc::argument, std::string(name) + ": expected " + expected + ", got " + std::to_string(got));
         }
     };
-    require(std::isfinite(s.temperature) && s.temperature >= 0.0f, "temperature", "a number >= 0", s.temperature);
+    require(s.temperature == 0.0f || (std::isfinite(s.temperature) && s.temperature >= 1e-3f), "temperature",
+            "0 or a number >= 0.001", s.temperature);
     require(s.top_k >= 0, "top_k", "0 (off) or more", s.top_k);
     require(s.typical_p > 0.0f && s.typical_p <= 1.0f, "typical_p", "a number in (0, 1]", s.typical_p);
     require(s.top_p > 0.0f && s.top_p <= 1.0f, "top_p", "a number in (0, 1]", s.top_p);
@@ -112,8 +113,10 @@ void law_sampler::apply(const float * logits) {
 token_id law_sampler::argmax(const float * logits) {
     token_id best  = 0;
     float    value = logits[0];
+    bool     nan   = false;
     if (plain_) {
         for (int32_t id = 1; id < n_vocab_; ++id) {
+            nan |= logits[id] != logits[id];
             if (logits[id] > value) {
                 best  = id;
                 value = logits[id];
@@ -125,13 +128,14 @@ token_id law_sampler::argmax(const float * logits) {
         value = cur_.data[0].logit;
         for (size_t i = 1; i < cur_.size; ++i) {
             const llama_token_data & d = cur_.data[i];
+            nan |= d.logit != d.logit;
             if (d.logit > value || (d.logit == value && d.id < best)) {
                 best  = d.id;
                 value = d.logit;
             }
         }
     }
-    if (!std::isfinite(value)) {
+    if (nan || !std::isfinite(value)) {
         throw error(errc::decode, "the target's logits are not finite; check the target file and its quantization");
     }
     return best;
