@@ -44,6 +44,8 @@ def run_ours(engine: dflash2.Engine, prompts: list[list[int]], max_tokens: int) 
     stats = engine.total_stats
     return {
         "texts": [answer.text for answer in answers],
+        "drafts": [answer.stats.num_drafts for answer in answers],
+        "accepted": [answer.stats.num_accepted_tokens for answer in answers],
         "num_tokens": sum(len(answer.tokens) for answer in answers),
         "num_drafts": stats.num_drafts,
         "num_draft_tokens": stats.num_draft_tokens,
@@ -52,8 +54,10 @@ def run_ours(engine: dflash2.Engine, prompts: list[list[int]], max_tokens: int) 
     }
 
 
-def accept_length(run: dict[str, Any]) -> float:
-    return 1.0 + float(run["num_accepted_tokens"]) / float(run["num_drafts"])
+def accept_length(run: dict[str, Any], which: list[int]) -> float:
+    """1 + accepted / drafts over some of the continuations."""
+    accepted, drafts = (sum(run[name][i] for i in which) for name in ("accepted", "drafts"))
+    return 1.0 + accepted / drafts if drafts else 0.0
 
 
 def compare(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -80,26 +84,32 @@ def compare(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, An
         server = pool.submit(upstream_server.run, job)
         ours = run_ours(engine, prompts, args.max_tokens)
         upstream = server.result()
-    same = sum(a == b for a, b in zip(ours.pop("texts"), upstream.pop("texts"), strict=True))
+    every = list(range(len(prompts)))
+    same = [i for i in every if ours["texts"][i] == upstream["texts"][i]]
     for run in (ours, upstream):
-        run["mean_accept_length"] = accept_length(run)
+        run["mean_accept_length"] = accept_length(run, every)
+        run["mean_accept_length_identical"] = accept_length(run, same)
     return {
         "ours": ours,
         "upstream": upstream,
         "ratio": ours["mean_accept_length"] / upstream["mean_accept_length"],
-        "continuations": len(prompts),
-        "identical": same,
+        "continuations": len(every),
+        "identical": len(same),
     }
 
 
 def report(result: dict[str, Any], args: argparse.Namespace) -> None:
-    print(f"{'':10}{'tokens':>8}{'drafts':>8}{'accepted':>10}{'accept length':>15}  by position")
+    print(
+        f"{'':10}{'tokens':>8}{'drafts':>8}{'accepted':>10}{'accept length':>15}"
+        f"{'identical ones':>16}  by position"
+    )
     for name in ("upstream", "ours"):
         run = result[name]
         rates = [n / run["num_drafts"] for n in run["accepted_per_pos"]]
         print(
             f"{name:10}{run['num_tokens']:8}{run['num_drafts']:8}{run['num_accepted_tokens']:10}"
-            f"{run['mean_accept_length']:15.3f}  {' '.join(f'{r:.2f}'.lstrip('0') for r in rates)}"
+            f"{run['mean_accept_length']:15.3f}{run['mean_accept_length_identical']:16.3f}"
+            f"  {' '.join(f'{r:.2f}'.lstrip('0') for r in rates)}"
         )
     print(
         f"ratio {result['ratio']:.3f} (allowed: within {args.tolerance:.0%}), "

@@ -5,12 +5,14 @@ Reads one JSON object from stdin, writes one to stdout:
 
     {"target": PATH, "draft": PATH or null, "n_draft_max": 7, "n_ctx": 1024, "n_threads": 1,
      "max_tokens": 96, "prompts": [[token ids], ...]}
-    {"texts": [..], "num_tokens": .., "num_draft_tokens": .., "num_accepted_tokens": ..,
-     "accepted_per_pos": [..], "seconds": ..}
+    {"texts": [..], "num_tokens": .., "seconds": ..,            seconds: generation only
+     "num_drafts": .., "num_draft_tokens": .., "num_accepted_tokens": .., "accepted_per_pos": [..],
+     "drafts": [..], "accepted": [..]}                          of each prompt
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -44,6 +46,7 @@ def serve(job: dict[str, Any]) -> dict[str, Any]:
         ]
     server = upstream.Server(params)
     texts, num_tokens, seconds = [], 0, 0.0
+    totals = [counters(server.handle_metrics())]
     for prompt in job["prompts"]:
         answer = server.handle_completions(
             {
@@ -56,11 +59,15 @@ def serve(job: dict[str, Any]) -> dict[str, Any]:
         texts.append(answer["choices"][0]["text"])
         num_tokens += answer["timings"]["predicted_n"]
         seconds += answer["timings"]["predicted_ms"] / 1000
+        totals.append(counters(server.handle_metrics()))
+    steps = list(itertools.pairwise(totals))
     return {
         "texts": texts,
         "num_tokens": num_tokens,
         "seconds": seconds,
-        **counters(server.handle_metrics()),
+        "drafts": [b["num_drafts"] - a["num_drafts"] for a, b in steps],
+        "accepted": [b["num_accepted_tokens"] - a["num_accepted_tokens"] for a, b in steps],
+        **totals[-1],
     }
 
 
@@ -85,7 +92,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         check=False,
     )
     if child.returncode:
-        raise RuntimeError(f"upstream's server failed:\n{child.stderr[-2000:]}")
+        raise RuntimeError(f"upstream's server: status {child.returncode}\n{child.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return result
 

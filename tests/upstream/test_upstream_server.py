@@ -17,4 +17,7 @@ def test_upstream_drafts_with_our_file_and_accepts_as_much_as_our_engine() -> No
         assert run["num_tokens"] > 400, name
         assert run["num_draft_tokens"] > run["num_drafts"], name
         assert run["mean_accept_length"] > 2.0, name
-    assert result["ratio"] == pytest.approx(1.0, abs=args.tolerance)
+    # Where a text parts at a near-tie the two count rounds of different texts: compare equal ones.
+    assert result["identical"] >= 5
+    ours, upstream = (result[name]["mean_accept_length_identical"] for name in ("ours", "upstream"))
+    assert ours == pytest.approx(upstream, rel=args.tolerance)
