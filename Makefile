@@ -4,11 +4,12 @@
 # make build      the environment in .venv with the extension built (the first time: about 10 minutes on 2 cores)
 # make reference  the draft graph against the torch reference (downloads torch)
 # make compare    upstream's server and our engine on the same file; lossless check (about 10 minutes on one core)
+# make test-training  the training script on the CPU (downloads torch)
 # make clean      removes what was built; make distclean: the environment too
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test lint style types build reference compare clean distclean
+.PHONY: demo test test-training lint style types build reference compare clean distclean
 
 PYTHON           ?= python3
 JOBS             ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
@@ -95,6 +96,9 @@ style: $(DONE)/group-lint
 types: $(DONE)/group-lint $(DONE)/dflash2
 	@echo "==> mypy"
 	@$(BIN)/mypy
+
+test-training: $(DONE)/dflash2 $(DONE)/smollm2 $(DONE)/group-reference $(DONE)/group-test
+	@$(BIN)/python -m pytest tests/training
 
 reference: $(DONE)/dflash2 $(DONE)/smollm2 $(DONE)/group-reference
 	@$(BIN)/python scripts/check_reference.py
