@@ -136,7 +136,10 @@ def test_aliases_of_other_tools_work(pair: Pair, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["generate", "-m", "x", "-p", "a", "--temp", "-1"], "temperature: expected 0 (greedy), or 0.001 or more"),
+        (
+            ["generate", "-m", "x", "-p", "a", "--temp", "-1"],
+            "temperature: expected 0 (greedy), or 0.001 or more",
+        ),
         (["generate", "-m", "x", "-p", "a", "-n", "many"], "invalid int value: 'many'"),
         (["generate", "-m", "x"], "one of the arguments -p/--prompt -f/--file is required"),
         (["generate", "-m", "x", "-p", "a", "-f", "b"], "not allowed with"),
