@@ -49,6 +49,38 @@ def load(
         ValueError: a parameter is out of range.
         MemoryError: not enough memory.
     """
+    tgt, drafter = open_models(
+        target,
+        draft,
+        n_ctx=n_ctx,
+        n_parallel=n_parallel,
+        n_batch=n_batch,
+        n_threads=n_threads,
+        n_gpu_layers=n_gpu_layers,
+        draft_device=draft_device,
+    )
+    return Engine(
+        tgt,
+        drafter,
+        spec_draft_n_max=spec_draft_n_max,
+        spec_draft_p_min=spec_draft_p_min,
+        draft_temperature=draft_temperature,
+        accept_rule=accept_rule,
+    )
+
+
+def open_models(
+    target: StrPath,
+    draft: StrPath | None = None,
+    *,
+    n_ctx: int = 4096,
+    n_parallel: int = 1,
+    n_batch: int = 512,
+    n_threads: int | None = None,
+    n_gpu_layers: int = 0,
+    draft_device: str | None = None,
+) -> tuple[core.Target, core.GraphDrafter | None]:
+    """The checked pair without an engine. Arguments and errors as for `load`."""
     for path in (target, draft):
         if path is not None and not Path(path).exists():
             raise FileNotFoundError(f"{os.fspath(path)}: no such file")
@@ -76,14 +108,7 @@ def load(
         if model is not None:
             check_pair(DraftFacts.of(model), TargetFacts.of(tgt))
             drafter = core.GraphDrafter(model, tgt, n_threads=tgt.n_threads)
-        return Engine(
-            tgt,
-            drafter,
-            spec_draft_n_max=spec_draft_n_max,
-            spec_draft_p_min=spec_draft_p_min,
-            draft_temperature=draft_temperature,
-            accept_rule=accept_rule,
-        )
+        return tgt, drafter
     finally:
         drain_log()
 
