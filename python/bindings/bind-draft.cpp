@@ -143,6 +143,18 @@ std::unique_ptr<graph_drafter> open_drafter(std::shared_ptr<const draft_model> m
     return std::make_unique<graph_drafter>(std::move(model), shared, params);
 }
 
+py::tuple operand_tuple(const graph_operand & o) {
+    return py::make_tuple(o.type, py::tuple(py::cast(o.ne)), o.contiguous);
+}
+
+py::tuple node_tuple(const graph_op & node) {
+    py::list src;
+    for (const graph_operand & o : node.src) {
+        src.append(operand_tuple(o));
+    }
+    return py::make_tuple(node.op, operand_tuple(node.dst), py::tuple(src), py::tuple(py::cast(node.params)));
+}
+
 const char * device_kind(ggml_backend_dev_t device) {
     switch (ggml_backend_dev_type(device)) {
         case GGML_BACKEND_DEVICE_TYPE_CPU:
@@ -224,6 +236,16 @@ void bind_draft(py::module_ & m) {
                     .reshape({(py::ssize_t) hidden.size() / n_embd, n_embd});
             },
             py::arg("seq") = 0)
+        .def(
+            "ops",
+            [](const graph_drafter & d, int32_t n_seq, int32_t n_draft) {
+                py::list nodes;
+                for (const graph_op & node : d.ops(n_seq, n_draft)) {
+                    nodes.append(node_tuple(node));
+                }
+                return nodes;
+            },
+            py::arg("n_seq"), py::arg("n_draft"))
         .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes);
 
     m.def("list_devices", list_devices, "(name, description, kind) of the ggml backend devices.");

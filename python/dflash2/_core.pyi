@@ -99,6 +99,11 @@ class Drafter:
     def context_window(self) -> int: ...
     def target_layers(self) -> list[int]: ...
 
+_Operand: TypeAlias = tuple[str, tuple[int, int, int, int], bool]  # type, ne, contiguous
+_Node: TypeAlias = tuple[  # op, result, sources, op_params
+    str, _Operand, tuple[_Operand, ...], tuple[int, ...]
+]
+
 class GraphDrafter(Drafter):
     """The draft graph on a ggml backend."""
 
@@ -125,6 +130,8 @@ class GraphDrafter(Drafter):
         """For drafter files with their own embedding and head."""
     def last_hidden(self, seq: int = ...) -> NDArray[np.float32]:
         """Hidden states of a sequence's last draft after the final norm, (n_draft, n_embd)."""
+    def ops(self, n_seq: int, n_draft: int) -> list[_Node]:
+        """Nodes of the graph that drafts now, views left out; n_draft 0: that injects only."""
     @property
     def cache_bytes(self) -> int:
         """Size of the draft K/V."""

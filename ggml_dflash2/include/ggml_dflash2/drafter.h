@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ggml_dflash2/draft-model.h"
+#include "ggml_dflash2/graph-op.h"
 #include "ggml_dflash2/lattice.h"
 
 namespace dflash2 {
@@ -81,6 +82,10 @@ class graph_drafter final : public drafter {
 
     // Hidden states of a sequence's last draft after the final norm: [n_embd, n_draft], the anchor's row left out.
     std::vector<float> last_hidden(int32_t seq) const;
+
+    // Nodes of the graph that drafts n_draft tokens of n_seq sequences now; n_draft = 0: that only injects rows.
+    // Throws errc::argument.
+    std::vector<graph_op> ops(int32_t n_seq, int32_t n_draft) const;
 
     int32_t n_embd() const;
     size_t  cache_bytes() const;  // draft K/V

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "draft/draft-conv.h"
+#include "draft/graph-ops.h"
 #include "ggml.h"
 #include "ggml_dflash2/error.h"
 
@@ -262,6 +263,16 @@ draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & ca
     if (!sched_ || !ggml_backend_sched_alloc_graph(sched_.get(), graph_)) {
         throw error(errc::memory, "draft graph: cannot allocate its compute buffer");
     }
+}
+
+std::vector<graph_op> draft_graph::ops() const {
+    std::vector<graph_op> out;
+    for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) {
+        if (const ggml_tensor * node = ggml_graph_node(graph_, i); is_computed(node)) {
+            out.push_back(describe(node));
+        }
+    }
+    return out;
 }
 
 void draft_graph::compute() {

@@ -8,6 +8,7 @@
 #include "draft/draft-cache.h"
 #include "draft/draft-model-impl.h"
 #include "ggml_dflash2/drafter.h"
+#include "ggml_dflash2/graph-op.h"
 
 namespace dflash2 {
 
@@ -39,7 +40,8 @@ class draft_graph {
 
     void compute();  // throws errc::decode
 
-    const graph_shape & shape() const { return shape_; }
+    const graph_shape &   shape() const { return shape_; }
+    std::vector<graph_op> ops() const;  // in the order of computation, views left out
 
     // Inputs. Every one is to be set before each compute().
     ggml_tensor * in_features = nullptr;  // [n_taps * n_embd, n_rows] F32

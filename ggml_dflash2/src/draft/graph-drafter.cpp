@@ -13,9 +13,10 @@ namespace dflash2 {
 
 namespace {
 
-constexpr int32_t INJECT_ROWS = 64;       // rows of an inject-only graph
-constexpr size_t  MAX_GRAPHS  = 8;        // kept shapes; the least recently used one goes first
-constexpr int32_t MAX_CTX     = 1 << 30;  // keeps positions and cells inside int32
+constexpr int32_t     INJECT_ROWS  = 64;  // rows of an inject-only graph
+constexpr graph_shape INJECT_SHAPE = {1, INJECT_ROWS, 0, 0, 0};
+constexpr size_t      MAX_GRAPHS   = 8;        // kept shapes; the least recently used one goes first
+constexpr int32_t     MAX_CTX      = 1 << 30;  // keeps positions and cells inside int32
 
 template <typename T>
 void set_input(ggml_tensor * t, const std::vector<T> & data) {
@@ -137,7 +138,7 @@ struct graph_drafter::impl {
     void flush(int32_t seq, int32_t n_keep) {
         const draft_context & c = contexts[seq];
         while (c.end - c.injected > n_keep) {
-            draft_graph & g = graph({1, INJECT_ROWS, 0, 0, 0});
+            draft_graph & g = graph(INJECT_SHAPE);
             row_inputs    in;
             add_rows(in, seq, INJECT_ROWS);
             set_rows(g, in);
@@ -359,6 +360,15 @@ std::vector<float> graph_drafter::last_hidden(int32_t seq) const {
     std::vector<float>  out((size_t) (t->ne[0] * t->ne[1]));
     ggml_backend_tensor_get(t, out.data(), (size_t) seq * t->nb[2], out.size() * sizeof(float));
     return out;
+}
+
+std::vector<graph_op> graph_drafter::ops(int32_t seqs, int32_t n_draft) const {
+    if (seqs < 1 || seqs > n_seq() || n_draft < 0 || n_draft > max_draft()) {
+        throw error(errc::argument, "ops: expected n_seq in [1, " + std::to_string(n_seq()) + "] and n_draft in [0, " +
+                                        std::to_string(max_draft()) + "], got " + std::to_string(seqs) + " and " +
+                                        std::to_string(n_draft));
+    }
+    return impl_->graph(n_draft ? impl_->round_shape(seqs, n_draft) : INJECT_SHAPE).ops();
 }
 
 int32_t graph_drafter::n_embd() const {
