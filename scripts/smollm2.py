@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT = ROOT / "models" / "smollm2-135m-dflash2"
+HEAD_COUNTS = CHECKPOINT / "head-counts.txt"
 CACHE = ROOT / "models" / "cache"
 CONVERT = ROOT / "convert" / "dflash2_to_gguf.py"
 
@@ -32,33 +33,38 @@ def target_path() -> Path:
     return files[0]
 
 
-def convert_command(outtype: str, target: Path) -> list[str]:
+def convert_command(outtype: str, target: Path, head_rows: int | None = None) -> list[str]:
+    head = ["--head-rows", str(head_rows), "--head-counts", str(HEAD_COUNTS)] if head_rows else []
     return [
         sys.executable,
         str(CONVERT),
         str(CHECKPOINT),
         *("--target", str(target)),
         *("--outtype", outtype),
-        *("--outfile", str(draft_file(outtype))),
+        *("--outfile", str(draft_file(outtype, head_rows))),
+        *head,
         "--force",
     ]
 
 
-def draft_file(outtype: str) -> Path:
-    return CACHE / f"{CHECKPOINT.name}-{outtype}.gguf"
+def draft_file(outtype: str, head_rows: int | None = None) -> Path:
+    head = f"-head{head_rows}" if head_rows else ""
+    return CACHE / f"{CHECKPOINT.name}-{outtype}{head}.gguf"
 
 
-def draft_path(outtype: str, target: Path) -> Path:
+def draft_path(outtype: str, target: Path, head_rows: int | None = None) -> Path:
     """Our drafter as a GGUF, converted when it is missing or older than what it is made from.
+
+    head_rows: a head of the most frequent tokens only; None: the target's.
 
     Raises:
         RuntimeError: the converter failed, with what it said.
     """
-    file = draft_file(outtype)
+    file = draft_file(outtype, head_rows)
     sources = [target, *CHECKPOINT.iterdir(), *CONVERT.parent.glob("*.py")]
     if not file.exists() or file.stat().st_mtime < max(s.stat().st_mtime for s in sources):
         CACHE.mkdir(parents=True, exist_ok=True)
-        command = convert_command(outtype, target)
+        command = convert_command(outtype, target, head_rows)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
