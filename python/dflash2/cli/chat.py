@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("prompt")
     group.add_argument("-sys", "--system-prompt", metavar="TEXT", help="system message")
     options.add_model_options(parser)
+    options.add_drafting_options(parser)
     options.add_sampling_options(parser)
     options.add_output_options(parser)
 

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-sys", "--system-prompt", metavar="TEXT", help="system message; implies --chat"
     )
     options.add_model_options(parser)
+    options.add_drafting_options(parser)
     options.add_sampling_options(parser)
     options.add_output_options(parser)
     parser.add_argument(

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dflash2 import __version__
 from dflash2._native import LLAMA_CPP_PYTHON, core
-from dflash2.cli import chat, generate, inspect, migrate, ui
+from dflash2.cli import bench, chat, generate, inspect, migrate, ui
 from dflash2.errors import (
     ContextFullError,
     DFlash2Error,
@@ -20,7 +20,13 @@ from dflash2.errors import (
     ModelFormatError,
 )
 
-COMMANDS = {"generate": generate, "chat": chat, "inspect": inspect, "migrate": migrate}
+COMMANDS = {
+    "generate": generate,
+    "chat": chat,
+    "bench": bench,
+    "inspect": inspect,
+    "migrate": migrate,
+}
 
 HINTS: dict[type[BaseException], str] = {
     ContextFullError: "a larger -c makes room",

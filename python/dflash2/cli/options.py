@@ -10,6 +10,14 @@ from dflash2.loader import load
 from dflash2.types import SamplingParams
 
 
+def positive(text: str) -> int:
+    """A type of argparse."""
+    value = int(text)
+    if not 0 < value < 2**31:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
+    return value
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
     group.add_argument("-m", "--model", metavar="FILE", required=True, help="target GGUF")
@@ -43,6 +51,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="device of the drafter (default: the first GPU with -ngl, else the CPU)",
     )
+
+
+def add_drafting_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("drafting")
     group.add_argument(
         "--spec-draft-n-max",

@@ -1,0 +1,1 @@
+"""llama.cpp's own server: its arguments, its process, and other engines that serve the pair."""
