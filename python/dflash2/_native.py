@@ -2,12 +2,18 @@
 
 `import llama_cpp` loads the copy of libllama that `_core` is linked to; importing `_core` first
 would let the dynamic linker choose, and two copies in one process do not share their state.
+A module that was built with DFLASH2_LLAMA_ROOT tells llama_cpp to load that one.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from importlib import metadata
+from pathlib import Path
+
+from dflash2._llama_root import LLAMA_ROOT
 
 LLAMA_CPP_PYTHON = "0.3.36"
 
@@ -32,7 +38,21 @@ def _check_version() -> None:
         )
 
 
+def _choose_libllama(folder: str) -> None:
+    """Makes llama_cpp load its library from a folder.
+
+    Raises:
+        ImportError: it has loaded another one already.
+    """
+    variable = "LLAMA_CPP_LIB_PATH"
+    if "llama_cpp" in sys.modules and os.environ.get(variable) != folder:
+        raise ImportError(f"llama_cpp: expected libllama of {folder}; import dflash2 before it")
+    os.environ[variable] = folder
+
+
 _check_version()
+if LLAMA_ROOT:
+    _choose_libllama(str(Path(LLAMA_ROOT, "lib")))
 
 import llama_cpp  # noqa: E402
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +57,29 @@ except ImportError as e:
 def test_import_prints_nothing_and_logs_nothing() -> None:
     done = run("import dflash2")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [("dflash2", "{lib}/libllama.so"), ("llama_cpp", "expected libllama of {lib}")],
+)
+def test_module_built_with_another_libllama_loads_that_one(
+    first: str, expected: str, tmp_path: Path
+) -> None:
+    """The other one is the package's own under another path."""
+    lib = tmp_path / "lib"
+    lib.symlink_to(Path(importlib.util.find_spec("llama_cpp").origin).parent / "lib")
+    done = run(f"""
+import sys, types
+
+recorded = types.ModuleType("dflash2._llama_root")
+recorded.LLAMA_ROOT = {str(tmp_path)!r}
+sys.modules[recorded.__name__] = recorded
+try:
+    import {first}, dflash2
+    from llama_cpp import llama_cpp
+    print(llama_cpp._lib._name)
+except ImportError as e:
+    print(e)
+""")
+    assert expected.format(lib=lib) in done.stdout, done.stderr
