@@ -1,0 +1,1 @@
+"""Acceptance on a user's own traffic: measured, summarised, reported."""
