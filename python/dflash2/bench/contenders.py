@@ -73,17 +73,24 @@ class OurEngine:
 
 
 class Server:
-    """A llama-server that was started; see `ServerProcess`."""
+    """A llama-server that was started; see `ServerProcess`.
 
-    def __init__(self, name: str, process: ServerProcess) -> None:
+    Args:
+        cache_prompt: it may keep what a prompt shares with the one before, as our engine does.
+    """
+
+    def __init__(self, name: str, process: ServerProcess, *, cache_prompt: bool = False) -> None:
         self.name = name
         self._process = process
+        self._cache_prompt = cache_prompt
         self._counters = process.counters()
         self._draft_ms = 0.0
 
     def run(self, prompt: list[int], params: SamplingParams) -> Run:
         n_max = -1 if params.max_tokens is None else params.max_tokens
-        answer = self._process.complete(prompt, n_max, **server_sampling(params))
+        answer = self._process.complete(
+            prompt, n_max, cache_prompt=self._cache_prompt, **server_sampling(params)
+        )
         before, self._counters = self._counters, self._process.counters()
         accepted = self._counters.num_accepted_tokens - before.num_accepted_tokens
         drafts = self._counters.num_drafts - before.num_drafts

@@ -22,6 +22,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-md", "--model-draft")
     parser.add_argument("--spec-type", choices=["draft-dflash"])
     parser.add_argument("--spec-draft-n-max", type=int)
+    parser.add_argument("--spec-synth-rates", type=rates, default=[])
+    parser.add_argument("--backend-sampling", action="store_true")
     parser.add_argument("-devd", "--device-draft", choices=["none"])
     parser.add_argument("-ngld", "--n-gpu-layers-draft", type=layers, default=-1)
     parser.add_argument("--host", default="127.0.0.1")
@@ -35,6 +37,10 @@ def arguments() -> argparse.Namespace:
 def layers(text: str) -> int:
     """llama.cpp's numbers for the words."""
     return {"auto": -1, "all": -2}.get(text) or int(text)
+
+
+def rates(text: str) -> list[float]:
+    return [float(item) for item in text.split(",")]
 
 
 def main() -> None:
@@ -53,6 +59,8 @@ def main() -> None:
     params.port = args.port
     params.endpoint_metrics = args.metrics
     params.verbosity = args.verbosity
+    params.sampling.backend_sampling = args.backend_sampling
+    params.speculative.synth_rates = args.spec_synth_rates
     draft = params.speculative.draft
     if args.threads is not None:
         for cpu in (params.cpuparams, params.cpuparams_batch):
