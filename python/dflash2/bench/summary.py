@@ -16,7 +16,8 @@ class Summary:
 
     Args:
         tokens_per_second: all tokens of a repetition over its seconds, prompts not counted; the
-            median of the repetitions. `_spread`: half of what lies between the extreme ones.
+            median of the repetitions. `_spread`: half of what lies between the extreme ones; None
+            when there was one repetition.
         speed_up: over plain decoding in the same repetition, likewise; None: nothing to compare.
         n_tokens: in all runs.
         accept_length: 1 + accepted / drafts; 0 without drafts.
@@ -26,7 +27,7 @@ class Summary:
 
     name: str
     tokens_per_second: float
-    tokens_per_second_spread: float
+    tokens_per_second_spread: float | None
     speed_up: float | None
     speed_up_spread: float | None
     n_tokens: int
@@ -57,7 +58,7 @@ def summarize(name: str, runs: Runs, plain: Runs | None = None) -> Summary:
         tokens_per_second=statistics.median(rates),
         tokens_per_second_spread=spread(rates),
         speed_up=statistics.median(ratios) if ratios else None,
-        speed_up_spread=spread(ratios) if ratios else None,
+        speed_up_spread=spread(ratios),
         n_tokens=sum(run.n_tokens for run in every),
         accept_length=1.0 + accepted / drafts if drafts else 0.0,
         round_ms=per(total_ms, rounds),
@@ -73,8 +74,8 @@ def rate(runs: Sequence[Run]) -> float:
     return sum(run.n_tokens for run in runs) / seconds if seconds > 0 else 0.0
 
 
-def spread(values: Sequence[float]) -> float:
-    return (max(values) - min(values)) / 2.0
+def spread(values: Sequence[float]) -> float | None:
+    return (max(values) - min(values)) / 2.0 if len(values) > 1 else None
 
 
 def total(values: Iterable[float | None]) -> float | None:
