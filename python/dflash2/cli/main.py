@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dflash2 import __version__
 from dflash2._native import LLAMA_CPP_PYTHON, core
-from dflash2.cli import bench, chat, generate, inspect, migrate, ui
+from dflash2.cli import bench, chat, generate, inspect, measure, migrate, ui
 from dflash2.errors import (
     ContextFullError,
     DFlash2Error,
@@ -25,6 +25,7 @@ COMMANDS = {
     "chat": chat,
     "bench": bench,
     "inspect": inspect,
+    "measure": measure,
     "migrate": migrate,
 }
 
@@ -39,6 +40,7 @@ examples:
   dflash2 generate -m target.gguf -md draft.gguf -p "The capital of France is" -n 64
   dflash2 generate -m target.gguf -md draft.gguf --chat -p - --compare-plain < question.txt
   dflash2 chat -m target.gguf -md draft.gguf -ngl -1
+  dflash2 measure -m target.gguf -md draft.gguf --traffic log.jsonl --html report.html
   dflash2 inspect draft.gguf --target target.gguf
 """
 
