@@ -9,7 +9,7 @@ import jinja2
 
 from dflash2.measure.plots import bar_plot, line_plot, survival_plot
 from dflash2.measure.projection import Projection
-from dflash2.measure.summary import Group, Summary
+from dflash2.measure.summary import FEWEST, Group, Summary
 from dflash2.measure.verdict import judge
 
 MOST_CURVES = 6
@@ -39,6 +39,7 @@ def render(
         sections=_sections(summary),
         speed_plots=_speed_plots(projection),
         facts=facts,
+        fewest=FEWEST,
     )
 
 

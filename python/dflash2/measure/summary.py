@@ -15,6 +15,7 @@ from dflash2.measure.store import Record
 
 N_RESAMPLES = 2000
 CONFIDENCE = 0.95
+FEWEST = 8  # requests; a bootstrap over fewer is far too sure
 MOST_VALUES = 24  # of a label; requests with rarer ones are shown together
 OTHER, NONE = "(other)", "(none)"
 
@@ -30,7 +31,7 @@ class Group:
         rounds: draft rounds, expected number.
         n_context: tokens before a round, about, on average.
         mean_accept_length: tokens per target pass, 1 + accepted / rounds.
-        interval: 95 % confidence, bootstrap over requests; None: fewer than two requests.
+        interval: 95 % confidence, bootstrap over requests; None: too few of them.
         survival: (n_draft,): shares of rounds that keep at least 1, 2, .. drafted tokens.
     """
 
@@ -173,10 +174,12 @@ def _groups(rows: dict[Any, list[Vector]], keep: int | None) -> dict[Any, Group]
 def interval(accepted: Vector, rounds: Vector) -> tuple[float, float] | None:
     """Percentile bootstrap of 1 + sum(accepted) / sum(rounds) over requests, (n_requests,) each.
 
+    None: fewer than FEWEST.
+
     Raises:
         DFlash2Error: scipy is not installed.
     """
-    if len(rounds) < 2:
+    if len(rounds) < FEWEST:
         return None
     try:
         from scipy.stats import bootstrap

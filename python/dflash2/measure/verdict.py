@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash2.measure.projection import Projection
@@ -105,7 +104,7 @@ def _exceptions(projection: Projection | None, pays: bool | None) -> list[str]:
         others = [v for v, gain in values.items() if (gain >= CLEAR_GAIN) != pays]
         if others:
             names = ", ".join(f"{v} ({values[v]:.2f} times)" for v in others)
-            found.append(f"{label}: it {'does not pay' if pays else 'does pay'} for {names}.")
+            found.append(f"By {label}, it {'does not pay' if pays else 'does pay'} for {names}.")
     return found
 
 
@@ -117,7 +116,10 @@ def _weaknesses(summary: Summary) -> list[str]:
     for label, groups in summary.labels.items():
         weak = [name for name, group in groups.items() if _below(group, overall)]
         if weak:
-            found.append(f"{label}: clearly fewer tokens per pass than on average: {_list(weak)}.")
+            found.append(
+                f"By {label}, clearly fewer drafted tokens than on average are kept for "
+                f"{', '.join(weak)}."
+            )
     contexts = list(summary.contexts.values())
     if len(contexts) > 1 and _below(contexts[-1], contexts[0]):
         found.append(
@@ -147,18 +149,9 @@ def _width(group: Group) -> float:
     return group.interval[1] - group.interval[0] if group.interval else 0.0
 
 
-def _list(names: list[str]) -> str:
-    return ", ".join(names)
-
-
 def between(group: Group) -> str:
     """ " (2.71 to 3.05 with 95 % confidence)", or nothing."""
     if group.interval is None:
         return ""
     low, high = group.interval
     return f" ({low:.2f} to {high:.2f} with 95 % confidence)"
-
-
-def shown(groups: Mapping[str, Group]) -> bool:
-    """One group is the whole."""
-    return len(groups) > 1
