@@ -44,9 +44,10 @@ def logit_gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:
 
 def check(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, Any]:
     params = dflash2.SamplingParams(temperature=0, max_tokens=args.max_tokens)
-    fresh = core.Target(str(target), n_ctx=N_CTX, n_batch=N_BATCH, n_threads=args.threads)
+    place: Any = {"n_threads": args.threads, "n_gpu_layers": args.n_gpu_layers}
+    fresh = core.Target(str(target), n_ctx=N_CTX, n_batch=N_BATCH, **place)
     differences = []
-    with dflash2.load(target, draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
+    with dflash2.load(target, draft, n_ctx=N_CTX, **place) as engine:
         for index, text in enumerate(PROMPTS[: args.prompts]):
             prompt = engine.tokenize_chat([{"role": "user", "content": text}])
             plain = engine.generate(prompt, params, spec_draft_n_max=0).tokens
@@ -94,6 +95,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=128, help="per prompt (default: 128)")
     parser.add_argument("--max-gap", type=float, default=0.05, help="near-tie (default: 0.05)")
     parser.add_argument("--threads", type=int, default=1, help="default: 1")
+    parser.add_argument("--n-gpu-layers", type=int, default=0, help="-1: all (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     target = args.target or smollm2.target_path()

@@ -98,7 +98,7 @@ class Tensor:
 def _chunk(type_name: str, std: float) -> NDArray[np.uint8]:
     """N_CHUNK random weights in blocks of a type: (blocks, bytes)."""
     values = np.random.default_rng(0).normal(0.0, std, (N_CHUNK // N_ROW, N_ROW))
-    data = encode(values.astype(np.float32), "F32", type_name, "weights", os.cpu_count() or 1)
+    data = encode(values.astype(np.float32), "F32", type_name, "weights")
     return data.reshape(-1, gguf.GGML_QUANT_SIZES[type_id(type_name)][1])
 
 

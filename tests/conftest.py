@@ -1,6 +1,43 @@
 """What every test of the tree relies on."""
 
+from __future__ import annotations
+
 import signal
+from typing import Any
+
+import pytest
 
 # A background job starts with SIGINT ignored, and the programs that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        help="where the tests of this process put whole targets and drafters (default: the CPU)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = config.getoption("--device")
+    if device is not None:
+        place_models(device)
+
+
+def place_models(name: str) -> None:
+    """Models that are opened without a place of their own go to this ggml device."""
+    from dflash2._native import core
+
+    known = [device[0] for device in core.list_devices()]
+    if name not in known:
+        raise pytest.UsageError(f"--device: expected one of {', '.join(known)}, got {name}")
+
+    class Target(core.Target):
+        def __init__(self, *args: Any, n_gpu_layers: int = 0, **options: Any) -> None:
+            super().__init__(*args, n_gpu_layers=n_gpu_layers or -1, **options)
+
+    class DraftModel(core.DraftModel):
+        def __init__(self, path: str | bytes, device: str = "") -> None:
+            super().__init__(path, device or name)
+
+    core.Target, core.DraftModel = Target, DraftModel
