@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ray is not None:
         from dflash2.measure.cluster import measure_on
 
-        measurer = measure_on(args.ray)
+        measurer = partial(measure_on, args.ray)
     with Store(out / "requests.jsonl") as store:
         todo = Run(args.traffic, settings, store, labels=args.label, skip_bad=args.skip_bad)
         with tqdm(total=len(todo), unit="request", disable=args.quiet or None) as bar:

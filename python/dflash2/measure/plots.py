@@ -100,7 +100,8 @@ def line_plot(
         for name, ys in curves.items():
             axes.plot(xs, ys, marker="o", markersize=3.5, label=_short(name))
         axes.axhline(1.0, color=INK, linewidth=1, linestyle=":")
-        axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.set_ylim(0, 1.08 * max(1.0, *map(max, curves.values())))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid()
         if len(curves) > 1:

@@ -109,7 +109,7 @@ def _speed_plots(projection: Projection | None) -> list[dict[str, str]]:
     counts = range(len(projection.speed_up))
     costs = {
         "whole round": projection.round_cost,
-        "check by the large model": projection.verify_cost,
+        "check alone": projection.verify_cost,
     }
     xlabel = "drafted tokens per round"
     return [

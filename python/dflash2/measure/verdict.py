@@ -66,9 +66,11 @@ def _reason(overall: Group, projection: Projection | None) -> str:
         f"tokens instead of 1{between(overall)}."
     )
     if projection is not None:
+        m = projection.best
+        tokens = 1.0 + sum(overall.survival[:m])
         text += (
-            f" A round of {projection.best} drafted tokens, draft and check together, takes "
-            f"{projection.round_cost[projection.best]:.2f} times as long as a plain pass."
+            f" With the best number of drafted tokens, {m}, a round gives {tokens:.2f} tokens and "
+            f"takes {projection.round_cost[m]:.2f} times as long as a plain pass."
         )
     return text
 
