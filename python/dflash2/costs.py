@@ -61,18 +61,20 @@ class CostTable:
         """The longest draft."""
         return len(self.draft_ms[0])
 
-    def verify_ms(self, n_draft: int, n_context: int) -> float:
-        """The least of the passes that can verify a draft: a batch may be padded."""
-        least = [min(row[n_draft:]) for row in self.pass_ms]
+    def verify_ms(self, n_draft: int, n_context: int, *, padded: bool = True) -> float:
+        """A pass over a draft; padded: over more rows where that takes less time."""
+        last = None if padded else n_draft + 1
+        least = [min(row[n_draft:last]) for row in self.pass_ms]
         return float(np.interp(n_context, self.contexts, least))
 
-    def round_ms(self, n_draft: int, n_context: int) -> float:
+    def round_ms(self, n_draft: int, n_context: int, *, padded: bool = True) -> float:
         """A round; n_draft = 0: a step of plain decoding."""
         if n_draft == 0:
             return float(np.interp(n_context, self.contexts, self.plain_ms)) + self.host_ms[0]
         draft = [row[n_draft - 1] for row in self.draft_ms]
         draft_ms = float(np.interp(n_context, self.contexts, draft))
-        return draft_ms + self.verify_ms(n_draft, n_context) + self.host_ms[n_draft]
+        verify_ms = self.verify_ms(n_draft, n_context, padded=padded)
+        return draft_ms + verify_ms + self.host_ms[n_draft]
 
     def tokens_per_second(self, n_draft: int, tokens: float, n_context: int) -> float:
         """tokens: of a round on average, the target's own one included."""

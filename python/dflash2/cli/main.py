@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dflash2 import __version__
 from dflash2._native import LLAMA_CPP_PYTHON, core
-from dflash2.cli import bench, chat, generate, inspect, measure, migrate, ui
+from dflash2.cli import bench, chat, generate, inspect, measure, migrate, serve, tune, ui
 from dflash2.errors import (
     ContextFullError,
     DFlash2Error,
@@ -24,6 +24,8 @@ COMMANDS = {
     "generate": generate,
     "chat": chat,
     "bench": bench,
+    "tune": tune,
+    "serve": serve,
     "inspect": inspect,
     "measure": measure,
     "migrate": migrate,
@@ -77,7 +79,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for runtime errors, 2 for usage errors, 130 after Ctrl-C."""
     parser = make_parser()
-    args = parser.parse_args(argv)
+    argv = sys.argv[1:] if argv is None else list(argv)
+    extra: list[str] = []
+    if argv[:1] == ["serve"] and "--" in argv:
+        at = argv.index("--")
+        argv, extra = argv[:at], argv[at + 1 :]
+    args = parser.parse_args(argv, argparse.Namespace(extra=extra))
     if args.list_devices:
         for name, description, _ in core.list_devices():
             print(f"{name}: {description}")

@@ -1,0 +1,1 @@
+"""What drafting brings on this machine and a user's prompts, before it is used."""
