@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from tensor_map import MappedTensor, map_tensors
 from tensor_types import PLAIN
 from type_choice import FILE_TYPES, choose_types, parse_override
 from verify_gguf import TensorError, verify_gguf
+
+MAX_THREADS = 32  # each holds a chunk of a tensor in several forms
 
 # on_progress(step, bytes just done, bytes of the step)
 OnProgress = Callable[[str, int, int], None]
@@ -158,7 +161,7 @@ def convert(
         outfile: file or folder to write; a default name in the current folder when None.
         dry_run: only plan.
         force: overwrite outfile.
-        threads: of the quantizer; all cores when None.
+        threads: at most MAX_THREADS; as many as there are cores when None.
         pre_tokenizer: llama.cpp's name for it, for Hugging Face folders whose own is unknown.
         tensor_type: REGEX=TYPE overrides, as llama-quantize takes them.
         recipe: a key of RECIPES: tensors to keep at more bits.
@@ -208,23 +211,30 @@ def convert(
     if path.is_dir():
         path /= default_outfile(info, outtype)
     check_outfile(path, force=force)
+    n_threads = max(1, min(threads or os.cpu_count() or 1, MAX_THREADS))
     errors = None
     if not dry_run:
         data_bytes = sum(p.n_bytes for p in plan)
         report = on_progress or (lambda step, done, total: None)
-        with temporary_file(path, force=force) as temporary:
-            with temporary.open("xb") as f:
-                write_gguf(
-                    f,
+        with temporary_file(path, force=force) as temporary, temporary.open("xb") as f:
+            write_gguf(
+                f,
+                values,
+                plan,
+                n_threads=n_threads,
+                on_bytes=lambda n: report("write", n, data_bytes),
+            )
+            f.flush()
+            with ThreadPoolExecutor(1) as disk:
+                synced = disk.submit(sync, f)  # the disk writes while the file is read back
+                errors = verify_gguf(
+                    temporary,
                     values,
                     plan,
-                    n_threads=threads or os.cpu_count() or 1,
-                    on_bytes=lambda n: report("write", n, data_bytes),
+                    n_threads=n_threads,
+                    on_bytes=lambda n: report("verify", n, data_bytes),
                 )
-                sync(f)
-            errors = verify_gguf(
-                temporary, values, plan, on_bytes=lambda n: report("verify", n, data_bytes)
-            )
+                synced.result()
     return ConversionResult(
         outfile=path,
         outtype=outtype,
@@ -238,7 +248,7 @@ def convert(
         n_bytes=file_bytes(values, plan),
         n_params=n_params,
         source_bytes=sum(path.stat().st_size for path in {t.path for t in checkpoint.values()}),
-        memory_bytes=memory_bytes(values, plan),
+        memory_bytes=memory_bytes(values, plan, n_threads),
         warnings=config.warnings + warnings,
         tensors=_reports(plan, errors),
         seconds=time.monotonic() - begin,

@@ -1,4 +1,4 @@
-"""Writes the tensors of a GGUF file, a few rows at a time."""
+"""Writes the tensors of a GGUF file, a few rows at a time and in several threads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from convert_error import ConvertError
 from dflash2.gguf_raw import Value
 from dflash2.gguf_write import TensorEntry, header_bytes, padded
 from numpy.typing import NDArray
+from ordered_map import ordered_map
 from tensor_map import MappedTensor
 from tensor_source import n_cols, n_rows
 from tensor_types import encode, tensor_bytes, type_id
 
-CHUNK_VALUES = 4 << 20  # values of a tensor held at once
+CHUNK_VALUES = 512 << 10  # values that a thread holds at once: they fit into its caches
 
 OnBytes = Callable[[int], None]
 
@@ -58,11 +59,21 @@ def file_bytes(values: Mapping[str, Value], tensors: Sequence[PlannedTensor]) ->
     return len(_header(values, tensors)) + sum(padded(t.n_bytes) for t in tensors)
 
 
-def memory_bytes(values: Mapping[str, Value], tensors: Sequence[PlannedTensor]) -> int:
+def memory_bytes(
+    values: Mapping[str, Value], tensors: Sequence[PlannedTensor], n_threads: int
+) -> int:
     """About the most memory that writing and verifying take: Python, chunks, metadata copies."""
     metadata = sum(len(value.data) for value in values.values())
     largest = max(math.prod(t.tensor.shape) for t in tensors)
-    return (72 << 20) + 24 * min(CHUNK_VALUES, largest) + 3 * metadata
+    return (56 << 20) + 32 * n_threads * min(CHUNK_VALUES, largest) + 3 * metadata
+
+
+def _encode(task: tuple[PlannedTensor, int, int]) -> NDArray[np.uint8]:
+    """Rows start..stop of a tensor in its type, (rows, bytes)."""
+    planned, start, stop = task
+    source = planned.tensor.source
+    rows = source.read(start, stop)
+    return encode(rows, source.dtype, planned.type, source.where, planned.importance)
 
 
 def write_gguf(
@@ -78,22 +89,16 @@ def write_gguf(
     Raises ConvertError when a source holds values that cannot be stored, OSError on a full disk.
     """
     f.write(_header(values, tensors))
+    tasks = ((planned, *rows) for planned in tensors for rows in planned.row_chunks())
+    chunks = ordered_map(_encode, tasks, n_threads)
     for planned in tensors:
-        source = planned.tensor.source
-        where = source.where
         written = 0
-        for start, stop in planned.row_chunks():
-            data = encode(
-                source.read(start, stop),
-                source.dtype,
-                planned.type,
-                where,
-                n_threads,
-                planned.importance,
-            )
-            f.write(data.tobytes())
+        while written < planned.n_bytes:
+            data = next(chunks)
+            f.write(data.data)
             written += data.nbytes
             on_bytes(data.nbytes)
         if written != planned.n_bytes:
+            where = planned.tensor.source.where
             raise ConvertError(f"{where}: expected {planned.n_bytes} bytes encoded, got {written}")
         f.write(b"\0" * (padded(written) - written))

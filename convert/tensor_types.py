@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tensor_source import to_f32
 
 PLAIN: Final = ("f32", "f16", "bf16")
-_SAME_STORAGE: Final = {("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("I64", "i64")}
+# safetensors dtype and ggml type with the same bytes
+SAME_STORAGE: Final = {("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("I64", "i64")}
 
 
 def type_id(type_name: str) -> GGMLQuantizationType:
@@ -53,7 +54,6 @@ def encode(
     dtype: str,
     type_name: str,
     where: str,
-    n_threads: int,
     importance: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
     """Stored rows (rows, columns) of a safetensors dtype as bytes of a ggml type (rows, bytes).
@@ -62,7 +62,7 @@ def encode(
     Raises ConvertError on NaN or infinity, and on values that the type cannot hold.
     """
     _check_finite(data, dtype, where)
-    if (dtype, type_name) in _SAME_STORAGE:
+    if (dtype, type_name) in SAME_STORAGE:
         return np.ascontiguousarray(data).view(np.uint8)
     values = np.ascontiguousarray(to_f32(data, dtype))
     if type_name == "f16":
@@ -71,6 +71,6 @@ def encode(
         plain: NDArray[np.uint8] = gguf.quants.quantize(values, type_id(type_name)).view(np.uint8)
         return plain
     try:
-        return core.quantize(values, type_name, n_threads, imatrix=importance)
+        return core.quantize(values, type_name, imatrix=importance)
     except ValueError as e:
         raise ConvertError(f"{where}: {e}") from e

@@ -1,11 +1,14 @@
-"""Reads a written file back with gguf-py and compares it with its sources."""
+"""Reads a written file back with gguf-py and compares it with its sources, in several threads."""
 
 from __future__ import annotations
 
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +18,9 @@ from convert_error import ConvertError
 from dflash2.gguf_raw import ARRAY, STRING, Value
 from gguf_emit import PlannedTensor
 from numpy.typing import NDArray
+from ordered_map import ordered_map
 from tensor_source import n_rows, to_f32
-from tensor_types import type_id
+from tensor_types import SAME_STORAGE, type_id
 
 # ggml type -> (largest error / largest |value|, RMS error / RMS value) of a tensor.
 # The plain types have their rounding; the others several times what normal weights give, so that no
@@ -85,11 +89,61 @@ def _check_values(reader: Reader, values: Mapping[str, Value], path: Path) -> No
             raise ConvertError(f"{path}: {key}: read another value than was written")
 
 
-def _decode(raw: NDArray[np.uint8], type_name: str) -> NDArray[np.float32]:
-    if type_name == "i64":
-        return raw.view("<i8").astype(np.float32)
-    values: NDArray[np.float32] = gguf.quants.dequantize(raw, type_id(type_name))
-    return values
+@dataclass(frozen=True)
+class _Sums:
+    """Of some rows: largest |value| and |error|, sums of squares, plain and weighted."""
+
+    largest: float
+    max_error: float
+    error: float
+    value: float
+    weighted_error: float = 0.0
+    weighted_value: float = 0.0
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(
+            max(self.largest, other.largest),
+            max(self.max_error, other.max_error),
+            self.error + other.error,
+            self.value + other.value,
+            self.weighted_error + other.weighted_error,
+            self.weighted_value + other.weighted_value,
+        )
+
+
+def _largest(values: NDArray[np.float32]) -> float:
+    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+
+
+def _measure(task: tuple[Path, PlannedTensor, int, int, int]) -> _Sums:
+    """Compares rows start..stop of a tensor whose data begins at offset with their source.
+
+    Raises ConvertError when bytes that are copied as they are differ.
+    """
+    path, planned, offset, start, stop = task
+    source, weight = planned.tensor.source, planned.importance
+    row_bytes = planned.n_bytes // n_rows(source.shape)
+    count = (stop - start) * row_bytes
+    raw = np.fromfile(path, dtype=np.uint8, count=count, offset=offset + start * row_bytes)
+    stored = source.read(start, stop)
+    if (source.dtype, planned.type) in SAME_STORAGE:
+        if not np.array_equal(raw, np.ascontiguousarray(stored).reshape(-1).view(np.uint8)):
+            raise ConvertError(f"{path}: {planned.tensor.name}: read other bytes than were written")
+        return _Sums(0.0, 0.0, 0.0, 0.0)
+    values = to_f32(stored, source.dtype)
+    # one row, because gguf-py is slow on many short ones; blocks are the same
+    decoded = gguf.quants.dequantize(raw.reshape(1, -1), type_id(planned.type))
+    error = decoded.reshape(values.shape) - values
+    sums = _Sums(
+        _largest(values),
+        _largest(error),
+        float(np.vdot(error, error)),
+        float(np.vdot(values, values)),
+    )
+    if weight is None:
+        return sums
+    weighted = float(np.vdot(error * weight, error)), float(np.vdot(values * weight, values))
+    return replace(sums, weighted_error=weighted[0], weighted_value=weighted[1])
 
 
 def _relative(sum_error: float, sum_value: float) -> float:
@@ -97,44 +151,25 @@ def _relative(sum_error: float, sum_value: float) -> float:
     return math.sqrt(sum_error / sum_value) if sum_value else float(sum_error > 0)
 
 
-def _compare(planned: PlannedTensor, stored: gguf.ReaderTensor, path: Path) -> TensorError:
-    """Chunk by chunk, so that memory does not grow with the tensor.
+def _judge(planned: PlannedTensor, sums: _Sums, path: Path) -> TensorError:
+    """With an importance matrix the bound is on errors weighted by it, as the quantizer saw them.
 
-    With an importance matrix the bound is on errors weighted by it, as the quantizer saw them.
+    Not-a-number fits no bound.
     """
-    source, weight = planned.tensor.source, planned.importance
-    row_bytes = planned.n_bytes // n_rows(source.shape)
-    largest = max_error = sum_error = sum_value = 0.0
-    weighted_error = weighted_value = 0.0
-    for start, stop in planned.row_chunks():
-        raw = np.fromfile(
-            path,
-            dtype=np.uint8,
-            count=(stop - start) * row_bytes,
-            offset=int(stored.data_offset) + start * row_bytes,
-        ).reshape(stop - start, row_bytes)
-        values = to_f32(source.read(start, stop), source.dtype)
-        error = _decode(raw, planned.type) - values
-        largest = max(largest, float(np.abs(values).max(initial=0.0)))
-        max_error = max(max_error, float(np.abs(error).max(initial=0.0)))
-        sum_error += float(np.vdot(error, error))
-        sum_value += float(np.vdot(values, values))
-        if weight is not None:
-            weighted_error += float(np.vdot(error * weight, error))
-            weighted_value += float(np.vdot(values * weight, values))
     max_bound, rms_bound = ERROR_BOUNDS[planned.type]
-    relative = _relative(sum_error, sum_value)
-    if weight is None:
-        fits = max_error <= max_bound * largest and relative <= rms_bound
+    relative = _relative(sums.error, sums.value)
+    if planned.importance is None:
+        fits = sums.max_error <= max_bound * sums.largest and relative <= rms_bound
     else:
-        fits = _relative(weighted_error, weighted_value) <= rms_bound
+        fits = _relative(sums.weighted_error, sums.weighted_value) <= rms_bound
     if not fits:
         raise ConvertError(
             f"{path}: {planned.tensor.name}: expected {planned.type} within {rms_bound:.2g} of the "
-            f"source (RMS), got {relative:.2g}, largest error {max_error:.3g} of {largest:.3g}"
+            f"source (RMS), got {relative:.2g}, "
+            f"largest error {sums.max_error:.3g} of {sums.largest:.3g}"
         )
-    rms_error = math.sqrt(sum_error / max(1, math.prod(planned.tensor.shape)))
-    return TensorError(max_error, rms_error, relative)
+    rms_error = math.sqrt(sums.error / max(1, math.prod(planned.tensor.shape)))
+    return TensorError(sums.max_error, rms_error, relative)
 
 
 def verify_gguf(
@@ -142,6 +177,7 @@ def verify_gguf(
     values: Mapping[str, Value],
     tensors: Sequence[PlannedTensor],
     *,
+    n_threads: int,
     on_bytes: Callable[[int], None],
 ) -> list[TensorError]:
     """Compares every key and every tensor of a written file with what it was made from.
@@ -156,7 +192,6 @@ def verify_gguf(
     _check_values(reader, values, path)
     if [t.name for t in reader.tensors] != [t.tensor.name for t in tensors]:
         raise ConvertError(f"{path}: read other tensors than were written")
-    errors = []
     for planned, stored in zip(tensors, reader.tensors, strict=True):
         shape = tuple(int(n) for n in reversed(stored.shape))
         if shape != planned.tensor.shape or stored.tensor_type != type_id(planned.type):
@@ -164,6 +199,16 @@ def verify_gguf(
                 f"{path}: {stored.name}: expected {planned.type} {list(planned.tensor.shape)}, "
                 f"read {stored.tensor_type.name} {list(shape)}"
             )
-        errors.append(_compare(planned, stored, path))
+    offsets = [int(stored.data_offset) for stored in reader.tensors]
+    tasks = (
+        (path, planned, offset, *rows)
+        for planned, offset in zip(tensors, offsets, strict=True)
+        for rows in planned.row_chunks()
+    )
+    measured = ordered_map(_measure, tasks, n_threads)
+    errors = []
+    for planned in tensors:
+        n_chunks = sum(1 for _ in planned.row_chunks())
+        errors.append(_judge(planned, reduce(add, islice(measured, n_chunks)), path))
         on_bytes(planned.n_bytes)
     return errors

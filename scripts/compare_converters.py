@@ -47,15 +47,22 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-def write_hf_target(folder: Path, *, mrope: bool) -> Path:
+def write_hf_target(
+    folder: Path,
+    *,
+    mrope: bool,
+    n_embd: int = N_EMBD,
+    n_layer: int = N_TARGET_LAYERS,
+    n_vocab: int = N_VOCAB,
+) -> Path:
     """What llama.cpp's converter reads of a target besides its tokenizer."""
     folder.mkdir()
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": N_EMBD,
-        "num_hidden_layers": N_TARGET_LAYERS,
-        "vocab_size": N_VOCAB,
+        "hidden_size": n_embd,
+        "num_hidden_layers": n_layer,
+        "vocab_size": n_vocab,
     }
     if mrope:
         config["rope_parameters"] = {"mrope_section": [11, 11, 10], "rope_type": "default"}

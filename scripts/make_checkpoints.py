@@ -2,7 +2,7 @@
 """Synthetic drafter checkpoints of every published layout, with a target that fits them all.
 
 Small, but in the proportions of the real ones. `--real` writes Qwen3.8-27B-DFlash2 in its real
-shapes instead (81 tensors, 3.85 GB of zeros in a sparse file) and a target with its vocabulary.
+shapes instead (81 tensors, 3.85 GB) and a target with a vocabulary of its size.
 
     python scripts/make_checkpoints.py DIR [--layout NAME] [--real]
 """
@@ -271,8 +271,11 @@ def make_target(directory: Path) -> Path:
     )
 
 
-def make_real_checkpoint(directory: Path) -> Path:
-    """Writes Qwen3.8-27B-DFlash2 in real shapes, all zeros; returns its folder."""
+def make_real_checkpoint(directory: Path, *, zeros: bool = False) -> Path:
+    """Writes Qwen3.8-27B-DFlash2 in real shapes; returns its folder.
+
+    zeros: a sparse file of them instead of random weights.
+    """
     folder = directory / "Qwen3.8-27B-DFlash2"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(QWEN38_27B, indent=1))
@@ -282,8 +285,11 @@ def make_real_checkpoint(directory: Path) -> Path:
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    block = _matrix(1 << 14, seed=0).tobytes()  # repeated: random numbers are slow
     with (folder / "model.safetensors").open("wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
+        for begin in range(0, 0 if zeros else end, len(block)):
+            f.write(block[: end - begin])
         f.truncate(8 + len(text) + end)
     return folder
 

@@ -184,7 +184,8 @@ def test_full_disk(
     monkeypatch.setattr(gguf_emit, "encode", encode_until_full)
     out = tmp_path / "x.gguf"
     code, err = run(capsys, drafter, "--target", target, "--outtype", "bf16", "--outfile", out)
-    assert (code, len(calls)) == (1, 11)
+    assert code == 1
+    assert len(calls) > 10
     assert "No space left on device" in err
     assert list(tmp_path.iterdir()) == []
 
@@ -194,16 +195,15 @@ def test_a_byte_changed_on_disk_is_found_before_the_file_gets_its_name(
 ) -> None:
     import drafter_convert
 
-    def flip_last_weight(f: Any) -> None:
+    def write_and_damage(f: Any, *args: Any, **kwargs: Any) -> None:
+        gguf_emit.write_gguf(f, *args, **kwargs)
         f.seek(-64, os.SEEK_END)
-        byte = f.raw.name and f.tell()
         f.write(b"\x7f\x00")
-        assert byte
-        f.flush()
 
-    monkeypatch.setattr(drafter_convert, "sync", flip_last_weight)
-    with pytest.raises(ConvertError, match=r"blk.1.ffn_up.weight: expected bf16 within"):
-        convert(drafter, target, outtype="bf16", outfile=tmp_path / "x.gguf")
+    monkeypatch.setattr(drafter_convert, "write_gguf", write_and_damage)
+    for outtype, message in (("bf16", "read other bytes"), ("q8_0", "expected q8_0 within")):
+        with pytest.raises(ConvertError, match=f"blk.1.ffn_up.weight: {message}"):
+            convert(drafter, target, outtype=outtype, outfile=tmp_path / "x.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
