@@ -155,6 +155,15 @@ py::tuple node_tuple(const graph_op & node) {
     return py::make_tuple(node.op, operand_tuple(node.dst), py::tuple(src), py::tuple(py::cast(node.params)));
 }
 
+py::dict watched(const graph_drafter & d) {
+    py::dict out;
+    for (const auto & [name, node] : d.watched()) {
+        const auto & ne    = node.ne;
+        out[py::str(name)] = float_array(node.data.size(), node.data.data()).reshape({ne[3], ne[2], ne[1], ne[0]});
+    }
+    return out;
+}
+
 const char * device_kind(ggml_backend_dev_t device) {
     switch (ggml_backend_dev_type(device)) {
         case GGML_BACKEND_DEVICE_TYPE_CPU:
@@ -246,6 +255,8 @@ void bind_draft(py::module_ & m) {
                 return nodes;
             },
             py::arg("n_seq"), py::arg("n_draft"))
+        .def("watch", &graph_drafter::watch, py::arg("names"))
+        .def("watched", watched)
         .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes);
 
     m.def("list_devices", list_devices, "(name, description, kind) of the ggml backend devices.");

@@ -130,6 +130,10 @@ class GraphDrafter(Drafter):
         """For drafter files with their own embedding and head."""
     def last_hidden(self, seq: int = ...) -> NDArray[np.float32]:
         """Hidden states of a sequence's last draft after the final norm, (n_draft, n_embd)."""
+    def watch(self, names: Sequence[str]) -> None:
+        """Copies these nodes in every later draft; see drafter.h for their names."""
+    def watched(self) -> dict[str, NDArray[np.float32]]:
+        """By name, dimensions in the opposite order of ggml's; empty: not computed."""
     def ops(self, n_seq: int, n_draft: int) -> list[_Node]:
         """Nodes of the graph that drafts now, views left out; n_draft 0: that injects only."""
     @property

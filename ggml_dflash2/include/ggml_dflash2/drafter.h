@@ -2,8 +2,11 @@
 // oracle and a garbage drafter.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ggml_dflash2/draft-model.h"
@@ -62,6 +65,12 @@ struct shared_tensors {
     ggml_tensor * output   = nullptr;  // [n_embd, n_vocab]
 };
 
+// Values of a node of the graph in its last computation; empty: not computed yet.
+struct watched_node {
+    std::array<int64_t, 4> ne = {};
+    std::vector<float>     data;
+};
+
 // The draft graph of DESIGN 4 on a ggml backend: one graph per round injects the rows accepted last, drafts the block
 // and scores the lattice. Graphs are built and allocated once per shape.
 class graph_drafter final : public drafter {
@@ -86,6 +95,12 @@ class graph_drafter final : public drafter {
     // Nodes of the graph that drafts n_draft tokens of n_seq sequences now; n_draft = 0: that only injects rows.
     // Throws errc::argument.
     std::vector<graph_op> ops(int32_t n_seq, int32_t n_draft) const;
+
+    // Copies these nodes in every later draft, which makes it slower; none: stops. Names: "fc_out", "fused" (after the
+    // hidden norm), "attn_out-N", "layer_out-N" (the residual after layer N's sublayers), "hidden" (after the final
+    // norm).
+    void                                        watch(const std::vector<std::string> & names);
+    const std::map<std::string, watched_node> & watched() const;  // valid until the next draft() or watch()
 
     int32_t n_embd() const;
     size_t  cache_bytes() const;  // draft K/V

@@ -69,6 +69,7 @@ struct draft_graph::builder {
         ggml_tensor * fused = ggml_mul_mat(ctx, w.fc, g.in_features);  // [n_embd, R]
         ggml_set_name(fused, "fc_out");
         fused = rms_norm(fused, w.hidden_norm);
+        ggml_set_name(fused, "fused");
         for (int32_t il = 0; il < hp.n_layer; ++il) {
             const layer_weights & l = w.layers[il];
             if (!ring(il).rows) {
@@ -146,6 +147,7 @@ struct draft_graph::builder {
             ggml_tensor * cur = convolved(rms_norm(x, l.attn_norm), l.attn_conv,
                                           [&](ggml_tensor * t) { return attention(il, t, k_cache[il], v_cache[il]); });
             x                 = ggml_add(ctx, x, cur);
+            ggml_format_name(x, "attn_out-%d", il);
             cur = convolved(rms_norm(x, l.ffn_norm), l.ffn_conv, [&](ggml_tensor * t) { return ffn(il, t); });
             x   = ggml_add(ctx, x, cur);
             ggml_format_name(x, "layer_out-%d", il);
@@ -273,6 +275,10 @@ std::vector<graph_op> draft_graph::ops() const {
         }
     }
     return out;
+}
+
+void draft_graph::watch(node_watch * w) {
+    ggml_backend_sched_set_eval_callback(sched_.get(), w ? node_watch::callback : nullptr, w);
 }
 
 void draft_graph::compute() {

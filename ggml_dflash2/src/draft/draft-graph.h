@@ -7,6 +7,7 @@
 
 #include "draft/draft-cache.h"
 #include "draft/draft-model-impl.h"
+#include "draft/node-watch.h"
 #include "ggml_dflash2/drafter.h"
 #include "ggml_dflash2/graph-op.h"
 
@@ -38,7 +39,8 @@ class draft_graph {
     draft_graph(const draft_model::impl & model, const draft_cache & cache, const shared_tensors & shared,
                 const std::vector<ggml_backend_t> & backends, const graph_shape & shape);
 
-    void compute();  // throws errc::decode
+    void compute();              // throws errc::decode
+    void watch(node_watch * w);  // null: none. Must outlive the graph or be replaced
 
     const graph_shape &   shape() const { return shape_; }
     std::vector<graph_op> ops() const;  // in the order of computation, views left out

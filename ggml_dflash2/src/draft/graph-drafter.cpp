@@ -52,6 +52,7 @@ struct graph_drafter::impl {
     std::vector<std::unique_ptr<draft_graph>> graphs;    // most recently used first
     const draft_graph *                       last = nullptr;
     std::vector<bool>                         drafted;  // [n_seq] sequences that `last` drafted
+    std::unique_ptr<node_watch>               watch = std::make_unique<node_watch>(std::vector<std::string>());
 
     impl(std::shared_ptr<const draft_model> m, const shared_tensors & s, const graph_drafter_params & p)
         : model(std::move(m)),
@@ -81,6 +82,7 @@ struct graph_drafter::impl {
                 list.push_back(b.get());
             }
             auto g = std::make_unique<draft_graph>(model->get(), cache, shared, list, shape);
+            g->watch(watched());
             if (graphs.size() == MAX_GRAPHS) {
                 last = graphs.back().get() == last ? nullptr : last;
                 graphs.pop_back();
@@ -90,6 +92,8 @@ struct graph_drafter::impl {
         std::rotate(graphs.begin(), it, it + 1);
         return *graphs.front();
     }
+
+    node_watch * watched() { return watch->nodes().empty() ? nullptr : watch.get(); }
 
     graph_shape round_shape(int32_t n_seq, int32_t n_draft) const {
         graph_shape shape = {n_seq, n_seq * hp().block_size, n_draft, 0, 0};
@@ -369,6 +373,18 @@ std::vector<graph_op> graph_drafter::ops(int32_t seqs, int32_t n_draft) const {
                                         std::to_string(n_draft));
     }
     return impl_->graph(n_draft ? impl_->round_shape(seqs, n_draft) : INJECT_SHAPE).ops();
+}
+
+void graph_drafter::watch(const std::vector<std::string> & names) {
+    impl & d = *impl_;
+    d.watch  = std::make_unique<node_watch>(names);
+    for (const std::unique_ptr<draft_graph> & g : d.graphs) {
+        g->watch(d.watched());
+    }
+}
+
+const std::map<std::string, watched_node> & graph_drafter::watched() const {
+    return impl_->watch->nodes();
 }
 
 int32_t graph_drafter::n_embd() const {
