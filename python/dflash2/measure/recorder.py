@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from dflash2.engine import Engine
 from dflash2.errors import ContextFullError
+from dflash2.fingerprint import file_fingerprint
 from dflash2.loader import open_models
 from dflash2.measure.rounds import expected_rounds
 from dflash2.measure.store import Record
@@ -22,8 +21,6 @@ from dflash2.replay import read
 from dflash2.types import SamplingParams
 
 Job = tuple[str, Line]  # key of the record, and what to measure
-
-N_SAMPLED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class Settings:
         for name in ("n_batch", "n_threads", "n_gpu_layers", "draft_device"):
             del fields[name]
         for name in ("target", "draft"):
-            fields[name] = _fingerprint(Path(fields[name]))
+            fields[name] = file_fingerprint(fields[name])
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
@@ -151,13 +148,3 @@ class Recorder:
             n_likeliest=int((reading.argmax[:-1] == reading.tokens[len(prompt) + 1 :]).sum()),
             tallies=book.tallies(),
         )
-
-
-def _fingerprint(path: Path) -> str:
-    """Of the size, the head and the tail: models are too large to be read for this."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        head = file.read(N_SAMPLED_BYTES)
-        file.seek(max(0, size - N_SAMPLED_BYTES))
-        return hashlib.sha256(b"%d %b" % (size, head) + file.read()).hexdigest()
