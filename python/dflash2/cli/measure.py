@@ -96,6 +96,11 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     out = args.out or args.traffic.with_name(f"{args.traffic.stem}-measured")
     out.mkdir(parents=True, exist_ok=True)
+    if args.html is not None:
+        from dflash2.measure.report import render
+
+        if not args.html.parent.is_dir():
+            raise FileNotFoundError(f"{args.html.parent}: expected a folder for --html, found none")
     measurer: Measurer = measure_here
     if args.ray is not None:
         from dflash2.measure.cluster import measure_on
@@ -113,8 +118,6 @@ def run(args: argparse.Namespace) -> int:
     result = as_json(args, settings, summary, projection)
     (out / "summary.json").write_text(result + "\n", encoding="utf-8")
     if args.html is not None:
-        from dflash2.measure.report import render
-
         page = render(summary, projection, title=title(args), facts=facts(args, settings))
         args.html.write_text(page, encoding="utf-8")
         ui.note(f"report    {args.html}")
