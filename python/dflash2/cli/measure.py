@@ -19,6 +19,7 @@ from dflash2.measure.recorder import Settings
 from dflash2.measure.run import Measurer, Run, measure_here
 from dflash2.measure.store import Store
 from dflash2.measure.summary import Group, Summary
+from dflash2.tune.result import saved_path
 
 HELP = "acceptance on your own traffic, with a report"
 
@@ -68,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="results, from which a broken-off run goes on (default: FILE-measured)",
     )
     group.add_argument(
-        "--costs", metavar="FILE", type=Path, help="table of dflash2 tune: adds the expected speed"
+        "--costs",
+        metavar="FILE",
+        type=Path,
+        help="for the expected speed (default: what dflash2 tune saved here for these models)",
     )
     group.add_argument("--html", metavar="FILE", type=Path, help="write a report")
     group.add_argument(
@@ -92,6 +96,9 @@ def run(args: argparse.Namespace) -> int:
         args.usage_error("expected a drafter: -md FILE")
     if not (args.temp == 0 or 1e-3 <= args.temp <= 100):
         args.usage_error(f"--temp: expected 0, or 0.001 to 100, got {args.temp}")
+    if args.costs is None:
+        saved = saved_path(args.model, args.model_draft)
+        args.costs = saved if saved.exists() else None
     costs = None if args.costs is None else CostTable.load(args.costs)
     settings = settings_of(args)
     out = args.out or args.traffic.with_name(f"{args.traffic.stem}-measured")

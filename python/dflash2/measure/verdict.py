@@ -83,9 +83,8 @@ def _setting(overall: Group, projection: Projection | None, pays: bool | None) -
         ]
     if projection is None:
         return [
-            "Measure what a pass costs on the machine that will serve, with `dflash2 tune`, and "
-            "give its table to `dflash2 measure --costs`. Then this page says how much time the "
-            "drafter saves."
+            "Run `dflash2 tune` on the machine that will serve, then `dflash2 measure` again: it "
+            "goes on where it ended, and this page will say how much time the drafter saves."
         ]
     if pays:
         return [
