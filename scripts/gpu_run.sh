@@ -69,7 +69,7 @@ stage_llama() { # the CUDA libllama from its sources
 build() { # NAME OPTION: the package with an extension of its own
     cmake -G Ninja -S . -B "$work/build-$1" -DDFLASH2_PYTHON=ON -DDFLASH2_LLAMA_ROOT="$llama" \
         -DPython_EXECUTABLE="$(command -v "$python")" \
-        -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" "$2" &&
+        -Dpybind11_DIR="$(PYTHONPATH=$packages "$python" -m pybind11 --cmakedir)" "$2" &&
         cmake --build "$work/build-$1" -j "$jobs" &&
         cmake --install "$work/build-$1" --prefix "$work/$1" && cp -r python/dflash2 "$work/$1/"
 }

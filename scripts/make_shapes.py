@@ -2,7 +2,7 @@
 """Synthetic target and drafter GGUFs in the shapes of real ones, for timing without real weights.
 
 They load in llama.cpp and in our engine and run at the speed of a real model of the same shapes and
-types; their text means nothing, so drive them with token ids and a forced acceptance. A few million
+types; their text means nothing, so drive them with token ids and a forced acceptance. A million
 random weights are quantized once per type and repeated: a file is written as fast as the disk is.
 
     python scripts/make_shapes.py target t.gguf --type q4_k              # 64 layers, 13.7 GB
@@ -41,7 +41,7 @@ from tensor_map import MappedTensor, expected_tensors
 from tensor_types import encode, tensor_bytes, type_id
 from type_choice import choose_types, stays_f32
 
-N_CHUNK = 1 << 22  # weights that repeat
+N_CHUNK = 1 << 20  # weights that repeat
 N_ROW = 4096
 
 # (types of the head, of every other matrix)
@@ -293,6 +293,8 @@ def main() -> None:
     drafter.add_argument("--type", default="q4_k_m", help="as the converter's (default: q4_k_m)")
     drafter.add_argument("--block-size", type=int, default=8, help="(default: 8)")
     args = parser.parse_args()
+    if args.kind == "target" and args.layers < 8:
+        parser.error(f"--layers: expected 8 or more, of which drafters tap five, got {args.layers}")
     if args.kind == "drafter":
         print(make_drafter(args.path, args.target, args.type, args.block_size))
     else:

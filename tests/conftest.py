@@ -16,6 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--device",
         help="where the tests of this process put whole targets and drafters (default: the CPU)",
     )
+    parser.addoption("--llama-cpp", help="a checkout of llama.cpp, to compare its op tables with")
 
 
 def pytest_configure(config: pytest.Config) -> None:
