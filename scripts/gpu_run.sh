@@ -14,6 +14,7 @@
 #   -g DEVICE  ggml's name of the GPU (default: CUDA0)
 #   -t TYPES   targets of the stages shapes and bench: TYPE, TYPE:LAYERS or TYPE:tiny (default:
 #              "q4_k bf16:32")
+#   -x FACTOR  of the stages' time limits, which fit 16 cores and an H200 (default: 1)
 #   -b OPTIONS more options of bench_gpu.py
 #
 # Stages: llama prepare tests pair shapes bench (default: all, pair only with -p). Needed: nvcc, a
@@ -24,8 +25,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-llama='' source='' server='' wheels='' work=build/gpu out='' pair='' device=CUDA0 types='q4_k bf16:32' bench_options=''
-while getopts l:s:v:w:d:o:p:g:t:b: option; do
+llama='' source='' server='' wheels='' work=build/gpu out='' pair='' device=CUDA0 types='q4_k bf16:32' factor=1 bench_options=''
+while getopts l:s:v:w:d:o:p:g:t:x:b: option; do
     case $option in
         l) llama=$OPTARG ;;
         s) source=$OPTARG ;;
@@ -36,6 +37,7 @@ while getopts l:s:v:w:d:o:p:g:t:b: option; do
         p) pair=$OPTARG ;;
         g) device=$OPTARG ;;
         t) types=$OPTARG ;;
+        x) factor=$OPTARG ;;
         b) bench_options=$OPTARG ;;
         *) exit 2 ;;
     esac
@@ -159,7 +161,7 @@ for stage in "$@"; do
     # In a process of its own, so that timeout can end all that it started.
     export -f use build shape "stage_$stage"
     export llama source server wheels work out pair device types bench_options python jobs packages
-    timeout -k 10 "${limit[$stage]}" bash -o pipefail -c "stage_$stage" > "$out/$stage.log" 2>&1
+    timeout -k 10 $((factor * limit[$stage])) bash -o pipefail -c "stage_$stage" > "$out/$stage.log" 2>&1
     status=$?
     [ $status -eq 0 ] || failed=1
     printf '%-8s %s in %d s\n' "$stage" "$([ $status -eq 0 ] && echo done || echo "FAILED ($status)")" \
