@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dflash2.errors import DFlash2Error
-from dflash2.measure.recorder import Job, Recorder, Settings
+from dflash2.measure.recorder import Job, Recorder, Refusal, Settings
 from dflash2.measure.store import Record
 
 try:
@@ -18,8 +18,8 @@ except ImportError as e:
     raise DFlash2Error("--ray needs Ray; run: pip install 'ggml-dflash2[ray]'") from e
 
 
-def measure_on(address: str, settings: Settings, jobs: Iterable[Job]) -> Iterator[Record]:
-    """Yields records in the order of completion, from as many engines as the cluster has room for.
+def measure_on(address: str, settings: Settings, jobs: Iterable[Job]) -> Iterator[Record | Refusal]:
+    """Yields in the order of completion, from as many engines as the cluster has room for.
 
     An engine takes its threads, and one GPU when layers are offloaded. Every machine needs this
     package, and the models at the same paths.

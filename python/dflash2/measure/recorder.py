@@ -23,6 +23,14 @@ from dflash2.types import SamplingParams
 Job = tuple[str, Line]  # key of the record, and what to measure
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why a line cannot be measured. line: its number."""
+
+    line: int
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Of a run; what can change its result is part of every record's key.
@@ -77,8 +85,8 @@ class Recorder:
         self._target = target
         self._drafter = drafter
 
-    def record(self, job: Job) -> Record:
-        """What is wrong with the line itself becomes `Record.error`."""
+    def record(self, job: Job) -> Record | Refusal:
+        """A refusal, when something is wrong with the line itself."""
         key, line = job
         temperature = line.temperature
         if temperature is None:
@@ -87,7 +95,7 @@ class Recorder:
         try:
             return self._measure(record, line)
         except (ContextFullError, ValueError) as e:
-            return dataclasses.replace(record, error=str(e))
+            return Refusal(line.number, str(e))
 
     def _measure(self, record: Record, line: Line) -> Record:
         # A new engine has no memory of the request before: what is decoded together, and so how

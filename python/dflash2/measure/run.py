@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dflash2.measure.recorder import Job, Recorder, Settings
+from dflash2.measure.recorder import Job, Recorder, Refusal, Settings
 from dflash2.measure.store import Record, Store
 from dflash2.measure.summary import Summary, summarize
 from dflash2.measure.traffic import TrafficError, read_traffic
 
-Measurer = Callable[[Settings, Iterable[Job]], Iterator[Record]]
+Measurer = Callable[[Settings, Iterable[Job]], Iterator[Record | Refusal]]
 
 
-def measure_here(settings: Settings, jobs: Iterable[Job]) -> Iterator[Record]:
+def measure_here(settings: Settings, jobs: Iterable[Job]) -> Iterator[Record | Refusal]:
     """One after the other in this process."""
     yield from map(Recorder(settings).record, jobs)
 
@@ -59,11 +59,11 @@ class Run:
             raise TrafficError(f"{traffic}: no line has the label {missing[0]}; found {has}")
 
     def __len__(self) -> int:
-        """Requests that are still to be measured; equal lines are measured once."""
+        """Requests that are to be measured; equal lines are measured once."""
         return len({key for key in self._keys if key not in self._store})
 
-    def measure(self, measurer: Measurer = measure_here) -> Iterator[Record]:
-        """Yields what was added to the store.
+    def measure(self, measurer: Measurer = measure_here) -> Iterator[Record | Refusal]:
+        """Adds to the store what it yields. Refused lines are tried again by the next run.
 
         Raises:
             TrafficError: a request cannot be measured, unless skip_bad.
@@ -71,20 +71,23 @@ class Run:
         """
         if not len(self):
             return
-        for record in measurer(self._settings, self._pending()):
-            if record.error is not None and not self._skip_bad:
-                raise TrafficError(f"{self._traffic}:{record.line}: {record.error}")
-            self._store.add(record)
-            yield record
+        for found in measurer(self._settings, self._pending()):
+            if isinstance(found, Record):
+                self._store.add(found)
+            elif not self._skip_bad:
+                raise TrafficError(f"{self._traffic}:{found.line}: {found.reason}")
+            yield found
 
     def summary(self) -> Summary:
-        """Of all requests, measured. A run that was broken off and went on gives the same one.
+        """Of all that was measured. A run that was broken off and went on gives the same one.
 
         Raises:
             DFlash2Error: scipy is not installed.
         """
-        records = (self._store[key] for key in self._keys)
-        return summarize(records, self._labels, n_bad=self._n_bad)
+        measured = [key for key in self._keys if key in self._store]
+        n_refused = len(self._keys) - len(measured)
+        records = (self._store[key] for key in measured)
+        return summarize(records, self._labels, n_skipped=self._n_bad + n_refused)
 
     def _pending(self) -> Iterator[Job]:
         given = set()

@@ -27,7 +27,6 @@ class Record:
         generated: the answer, when it was not recorded.
         num_drafts, accepted_per_pos: counters of that generation.
         tallies: rounds, found by replaying the answer.
-        error: why it could not be measured; then all counts are 0.
     """
 
     key: str
@@ -41,7 +40,6 @@ class Record:
     num_drafts: int = 0
     accepted_per_pos: tuple[int, ...] = ()
     tallies: tuple[Tally, ...] = ()
-    error: str | None = None
 
     @classmethod
     def parse(cls, raw: bytes) -> Record:

@@ -64,7 +64,7 @@ class Summary:
 
     Args:
         n_draft: tokens drafted per round.
-        requests: measured; skipped: bad lines and requests that could not be measured.
+        requests: measured; skipped: could not be measured.
         generated: requests whose answer was generated, not recorded.
         tokens: of all answers.
         likeliest: share of the tokens of recorded answers at temperature 0 that the target finds
@@ -93,19 +93,16 @@ class Summary:
         return dataclasses.asdict(self)
 
 
-def summarize(records: Iterable[Record], labels: Sequence[str] = (), n_bad: int = 0) -> Summary:
+def summarize(records: Iterable[Record], labels: Sequence[str] = (), n_skipped: int = 0) -> Summary:
     """The same records in the same order give the same summary, to the last bit.
 
     Args:
         labels: the user's fields to split by.
-        n_bad: lines that were skipped before.
+        n_skipped: requests that could not be measured.
     """
     rows: dict[Any, list[Vector]] = {}
     n_requests = n_tokens = n_generated = n_likeliest = n_recorded = 0
     for record in records:
-        if record.error is not None:
-            n_bad += 1
-            continue
         n_requests += 1
         n_tokens += record.n_answer
         n_generated += record.generated is not None
@@ -123,7 +120,7 @@ def summarize(records: Iterable[Record], labels: Sequence[str] = (), n_bad: int 
     return Summary(
         n_draft=len(overall["all"].survival) if overall else 0,
         requests=n_requests,
-        skipped=n_bad,
+        skipped=n_skipped,
         generated=n_generated,
         tokens=n_tokens,
         likeliest=n_likeliest / n_recorded if n_recorded else None,
