@@ -129,11 +129,13 @@ def server_variants(args: argparse.Namespace) -> Iterator[tuple[str, Any, list[s
         "n_threads": args.threads,
         "n_gpu_layers": args.n_gpu_layers,
     }
-    backend = [] if args.no_backend_sampling else ["--backend-sampling"]
-    yield "llama-server plain", None, server_flags(args.model, **options) + backend
+    more = ["--cache-ram", "0"]  # or it copies the K/V of a prompt to the host before the next one
+    if not args.no_backend_sampling:
+        more.append("--backend-sampling")
+    yield "llama-server plain", None, server_flags(args.model, **options) + more
     for length in args.accept_lengths:
         for n in args.n_max:
-            flags = server_flags(args.model, args.model_draft, n_draft_max=n, **options) + backend
+            flags = server_flags(args.model, args.model_draft, n_draft_max=n, **options) + more
             if not args.unforced:
                 rates = synthetic_rates(length, n, args.block)
                 flags += ["--spec-synth-rates", ",".join(f"{rate:.6f}" for rate in rates)]
@@ -162,7 +164,10 @@ def rows_of(
     """Every context and temperature, for the contenders that are up; the first is plain."""
     for n_context in args.contexts:
         prompt = prompt_of(n_context, 0)
-        first = [first_token_ms(one, n_context, args) for one in turn]
+        first: dict[str, float] = {}  # the same for every accept length
+        for one in turn:
+            if one.name not in first:
+                first[one.name] = first_token_ms(one, n_context, args)
         for temperature in args.temperatures:
             params = dflash2.SamplingParams(
                 temperature=temperature,
@@ -174,7 +179,7 @@ def rows_of(
             for one in turn:
                 one.spans.clear()
             runs = measure(turn, [prompt], params, repetitions=args.repetitions)
-            for one, its, ms in zip(turn, runs, first, strict=True):
+            for one, its in zip(turn, runs, strict=True):
                 yield {
                     "context": n_context,
                     "temperature": temperature,
@@ -182,7 +187,7 @@ def rows_of(
                     **dataclasses.asdict(summarize(one.name, its, runs[0])),
                     "floor_ms": floor.round_ms(n_context, drafts=one.length is not None),
                     "gpu_busy": gpu.mean(one.spans[1:]),  # the first one only warms up
-                    "first_token_ms": ms,
+                    "first_token_ms": first[one.name],
                 }
 
 
@@ -243,7 +248,7 @@ def arguments() -> argparse.Namespace:
     add("--n-max", type=numbers(int), default=[3, 7], help="drafted by llama-server")
     add("--unforced", action="store_true", help="accept what is accepted")
     add("--no-backend-sampling", action="store_true", help="llama-server samples on the host")
-    add("-n", "--predict", type=int, default=256, help="tokens per run")
+    add("-n", "--predict", type=int, default=192, help="tokens per run")
     add("-r", "--repetitions", type=int, default=3, help="runs of each")
     add("--at-once", type=int, default=99, help="servers that fit beside ours in memory")
     add("-ngl", "--n-gpu-layers", type=int, default=-1, help="-1: all")

@@ -24,6 +24,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--spec-draft-n-max", type=int)
     parser.add_argument("--spec-synth-rates", type=rates, default=[])
     parser.add_argument("--backend-sampling", action="store_true")
+    parser.add_argument("--cache-ram", type=int, default=8192)
     parser.add_argument("-devd", "--device-draft", choices=["none"])
     parser.add_argument("-ngld", "--n-gpu-layers-draft", type=layers, default=-1)
     parser.add_argument("--host", default="127.0.0.1")
@@ -59,6 +60,7 @@ def main() -> None:
     params.port = args.port
     params.endpoint_metrics = args.metrics
     params.verbosity = args.verbosity
+    params.cache_ram_mib = args.cache_ram
     params.sampling.backend_sampling = args.backend_sampling
     params.speculative.synth_rates = args.spec_synth_rates
     draft = params.speculative.draft
