@@ -63,8 +63,9 @@ use() { export PYTHONPATH=$work/$1:$packages:$PWD/scripts:$PWD/convert; }
 stage_llama() { # the CUDA libllama from its sources
     [ -z "$source" ] && return 0
     cmake -G Ninja -S "$source" -B "$work/llama-build" -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON \
-        -DCMAKE_CUDA_ARCHITECTURES=native -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
-        -DLLAMA_BUILD_EXAMPLES=OFF -DCMAKE_INSTALL_PREFIX="$llama" -DCMAKE_INSTALL_LIBDIR=lib &&
+        -DCMAKE_CUDA_ARCHITECTURES=native -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+        -DCMAKE_INSTALL_PREFIX="$llama" -DCMAKE_INSTALL_LIBDIR=lib &&
         cmake --build "$work/llama-build" -j "$jobs" && cmake --install "$work/llama-build"
 }
 
