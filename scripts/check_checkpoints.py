@@ -13,12 +13,12 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import dflash2
-import upstream_server
 from dflash2.cli.inspect import pair_problems
 from dflash2.gguf_info import GgufInfo
+from dflash2.upstream.command import XLLAMACPP, server_flags
+from dflash2.upstream.process import ServerProcess
 from make_checkpoints import LAYOUTS, make_checkpoint, make_target
 
 PROMPT = list(range(20, 52))
@@ -43,25 +43,17 @@ def check(name: str, directory: Path, target: Path, *, outtype: str, server: boo
             engine.generate(PROMPT, params)
         shown.append("drafts in dflash2")
     if server:
-        result = run_server(target, draft)
-        if result["num_draft_tokens"] == 0:
+        if not drafts_in_server(target, draft):
             raise RuntimeError("upstream's server did not draft")
         shown.append("drafts in llama-server")
     return ", ".join(shown)
 
 
-def run_server(target: Path, draft: Path) -> dict[str, Any]:
-    return upstream_server.run(
-        {
-            "target": str(target),
-            "draft": str(draft),
-            "n_draft_max": 7,
-            "n_ctx": 128,
-            "n_threads": 1,
-            "max_tokens": MAX_TOKENS,
-            "prompts": [PROMPT],
-        }
-    )
+def drafts_in_server(target: Path, draft: Path) -> bool:
+    flags = server_flags(target, draft, n_draft_max=7, n_ctx=128, n_threads=1)
+    with ServerProcess(XLLAMACPP, flags) as server:
+        server.complete(PROMPT, MAX_TOKENS, temperature=0.0)
+        return server.counters().num_draft_tokens > 0
 
 
 def main() -> int:

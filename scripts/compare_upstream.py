@@ -13,6 +13,8 @@ continue the same contexts by a few tokens: each prompt with 0, 1, .. segments o
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,8 @@ from typing import Any
 
 import dflash2
 import smollm2
-import upstream_server
+from dflash2.upstream.command import XLLAMACPP, server_flags
+from dflash2.upstream.process import ServerProcess
 from prompts import PROMPTS
 
 N_CTX = 1024
@@ -54,6 +57,28 @@ def run_ours(engine: dflash2.Engine, prompts: list[list[int]], max_tokens: int) 
     }
 
 
+def run_upstream(
+    target: Path, draft: Path, prompts: list[list[int]], args: argparse.Namespace
+) -> dict[str, Any]:
+    flags = server_flags(
+        target, draft, n_draft_max=args.n_draft_max, n_ctx=N_CTX, n_threads=args.threads
+    )
+    answers = []
+    with ServerProcess(XLLAMACPP, flags) as server:
+        counts = [server.counters()]
+        for prompt in prompts:
+            answers.append(server.complete(prompt, args.max_tokens, temperature=0.0))
+            counts.append(server.counters())
+    steps = list(itertools.pairwise(counts))
+    return {
+        "texts": [answer["content"] for answer in answers],
+        "drafts": [b.num_drafts - a.num_drafts for a, b in steps],
+        "accepted": [b.num_accepted_tokens - a.num_accepted_tokens for a, b in steps],
+        "num_tokens": sum(answer["timings"]["predicted_n"] for answer in answers),
+        **dataclasses.asdict(counts[-1]),
+    }
+
+
 def accept_length(run: dict[str, Any], which: list[int]) -> float:
     """1 + accepted / drafts over some of the continuations."""
     accepted, drafts = (sum(run[name][i] for i in which) for name in ("accepted", "drafts"))
@@ -71,17 +96,8 @@ def compare(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, An
         accept_rule="match",
     )
     prompts = contexts(engine, args)
-    job = {
-        "target": str(target),
-        "draft": str(draft),
-        "n_draft_max": args.n_draft_max,
-        "n_ctx": N_CTX,
-        "n_threads": args.threads,
-        "max_tokens": args.max_tokens,
-        "prompts": prompts,
-    }
     with ThreadPoolExecutor(1) as pool:  # side by side: counters are compared, not speed
-        server = pool.submit(upstream_server.run, job)
+        server = pool.submit(run_upstream, target, draft, prompts, args)
         ours = run_ours(engine, prompts, args.max_tokens)
         upstream = server.result()
     every = list(range(len(prompts)))

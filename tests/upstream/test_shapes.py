@@ -7,7 +7,8 @@ from pathlib import Path
 import dflash2
 import make_shapes
 import pytest
-import upstream_server
+from dflash2.upstream.command import XLLAMACPP, server_flags
+from dflash2.upstream.process import ServerProcess
 from hf_config import parse_config
 from make_checkpoints import QWEN38_27B
 
@@ -41,18 +42,10 @@ def test_engine_runs_every_type_and_block(target: Path, draft: Path) -> None:
 def test_upstream_runs_them(tmp_path: Path) -> None:
     target = make_shapes.make_target(tmp_path / "target.gguf", "q4_k", make_shapes.TINY)
     draft = make_shapes.make_drafter(tmp_path / "draft.gguf", target)
-    run = upstream_server.run(
-        {
-            "target": str(target),
-            "draft": str(draft),
-            "n_draft_max": 7,
-            "n_ctx": 128,
-            "n_threads": 1,
-            "max_tokens": 8,
-            "prompts": [PROMPT],
-        }
-    )
-    assert run["num_drafts"] > 0
+    flags = server_flags(target, draft, n_draft_max=7, n_ctx=128, n_threads=1)
+    with ServerProcess(XLLAMACPP, flags) as server:
+        server.complete(PROMPT, 8, temperature=0.0)
+        assert server.counters().num_drafts > 0
 
 
 def test_real_shapes_have_the_sizes_of_the_real_files() -> None:
