@@ -8,9 +8,13 @@ The file loads in llama.cpp (llama-server --spec-type draft-dflash) and in dflas
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing to undo while modules load
 
 try:
     import dflash2  # noqa: F401
@@ -87,20 +91,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_progress = _progress_bars() if sys.stderr.isatty() else None
     try:
         result = convert(args.pop("drafter"), args.pop("target"), **args, on_progress=on_progress)
+        for warning in result.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        if as_json:
+            print(to_json(result))
+        else:
+            print_report(result, Console(width=TABLE_WIDTH))
+        sys.stdout.flush()
     except (ConvertError, OSError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("error: interrupted; nothing was written", file=sys.stderr)
         return 130
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    if as_json:
-        print(to_json(result))
-    else:
-        print_report(result, Console(width=TABLE_WIDTH))
     return 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,10 +114,30 @@ def _read_inputs(
     config = parse_config(load_json(drafter / "config.json"), where)
     if target.is_dir():
         info = read_hf_target(target, pre_tokenizer=pre_tokenizer)
+    elif pre_tokenizer is not None:
+        raise ConvertError(f"pre_tokenizer: {target}: expected a Hugging Face folder, got a file")
     else:
         info = read_gguf_target(target)
     check_pair(config, info, where)
     return config, info
+
+
+def _check_not_input(path: Path, inputs: Iterable[Path]) -> None:
+    """Whatever --force says: overwriting a model that took days to download helps nobody."""
+    for given in inputs:
+        # converted files may lie in the folder of a checkpoint
+        files = [f for f in given.iterdir() if f.suffix != ".gguf"] if given.is_dir() else [given]
+        if path.exists() and any(f.exists() and path.samefile(f) for f in files):
+            raise ConvertError(f"{path}: expected another outfile; the conversion reads this one")
+
+
+def _check_disk(path: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if free < n_bytes:
+        raise ConvertError(
+            f"{path.parent}: expected {n_bytes / 1e6:,.1f} MB of free disk space, "
+            f"got {free / 1e6:,.1f} MB"
+        )
 
 
 def _plan(
@@ -177,6 +198,8 @@ def convert(
     begin = time.monotonic()
     if outtype not in FILE_TYPES:
         raise ConvertError(f"outtype: expected one of {', '.join(FILE_TYPES)}, got {outtype!r}")
+    if threads is not None and threads < 1:
+        raise ConvertError(f"threads: expected 1 or more, got {threads}")
     given, target = Path(drafter), Path(target)
     drafter = _drafter_folder(given)
     config, info = _read_inputs(drafter, target, pre_tokenizer)
@@ -210,10 +233,13 @@ def convert(
     path = Path(outfile) if outfile is not None else Path.cwd()
     if path.is_dir():
         path /= default_outfile(info, outtype)
+    options = [Path(given) for given in (imatrix, head_counts) if given is not None]
+    _check_not_input(path, [drafter, target, *options])
     check_outfile(path, force=force)
     n_threads = max(1, min(threads or os.cpu_count() or 1, MAX_THREADS))
     errors = None
     if not dry_run:
+        _check_disk(path, file_bytes(values, plan))
         data_bytes = sum(p.n_bytes for p in plan)
         report = on_progress or (lambda step, done, total: None)
         with temporary_file(path, force=force) as temporary, temporary.open("xb") as f:

@@ -40,13 +40,15 @@ def read_counts(path: Path, n_vocab: int) -> NDArray[np.int64]:
             counts = np.load(path, allow_pickle=False)
         else:
             counts = np.array(path.read_text(encoding="ascii").split(), dtype=np.int64)
-    except (ValueError, OverflowError) as e:
+    except (ValueError, OverflowError, EOFError) as e:
         raise ConvertError(f"{path}: expected {n_vocab} integers, {e}") from e
     if counts.shape != (n_vocab,) or counts.dtype.kind not in "iu":
         raise ConvertError(
             f"{path}: expected {n_vocab} integers, got {counts.dtype} {list(counts.shape)}"
         )
     result: NDArray[np.int64] = counts.astype(np.int64)
+    if result.min() < 0:
+        raise ConvertError(f"{path}: expected counts from 0 to 2^63 - 1, got others")
     return result
 
 
@@ -91,6 +93,8 @@ def complete_head(
         found[TOKEN_EMBD] = replace_row(base, config.mask_token_id, row)
     elif TOKEN_EMBD in found:
         found[OUTPUT] = head("the drafter brings an embedding without a head")
+    if head_rows is None and head_counts is not None:
+        raise ConvertError("head_counts: expected head_rows with it, got none; pass --head-rows")
     if head_rows is not None:
         _reduce_head(found, config, head, head_rows, head_counts)
     return _in_file_order(found)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare_converters import DRIVER, write_hf_target
+from compare_converters import upstream_command, write_hf_target
 from make_checkpoints import QWEN38_27B
 from rich.console import Console
 from rich.table import Table
@@ -88,12 +88,8 @@ class Bench:
 
     def upstream_convert(self, out: Path, outtype: str) -> Cost:
         """convert_hf_to_gguf.py."""
-        return measure(
-            [
-                *(self.python, "-c", DRIVER, self.llama_cpp, self.source),
-                *("--target-model-dir", self.hf_target, "--outtype", outtype, "--outfile", out),
-            ]
-        )
+        job = (self.hf_target, outtype, out)
+        return measure(upstream_command(self.python, self.llama_cpp, self.source, [job]))
 
     def upstream_quantize(self, source: Path, outtype: str) -> Cost:
         """llama-quantize."""

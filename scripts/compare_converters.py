@@ -18,6 +18,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,19 @@ WINDOW = "dflash.attention.sliding_window"
 PATTERN = "dflash.attention.sliding_window_pattern"
 MASK = "tokenizer.ggml.mask_token_id"
 
-# runs in the other interpreter; a synthetic vocabulary is none that llama.cpp knows by its hash
+# runs in the other interpreter, several command lines because torch loads for seconds; a synthetic
+# vocabulary is none that llama.cpp knows by its hash
 DRIVER = """
-import runpy, sys
+import json, runpy, sys
 root, script = sys.argv[1], sys.argv[1] + "/convert_hf_to_gguf.py"
 sys.path[:0] = [root + "/gguf-py", root]
 from conversion import qwen
 def set_vocab(self):
     self.gguf_writer.add_mask_token_id(self.hparams["dflash_config"]["mask_token_id"])
 qwen.DFlashModel.set_vocab = set_vocab
-sys.argv = [script, *sys.argv[2:]]
-runpy.run_path(script, run_name="__main__")
+for options in json.loads(sys.argv[2]):
+    sys.argv = [script, *options]
+    runpy.run_path(script, run_name="__main__")
 """
 
 
@@ -99,19 +102,18 @@ def differences(ours: Path, theirs: Path) -> list[str]:
     return found
 
 
-def upstream(args: argparse.Namespace, source: Path, target: Path, out: Path, outtype: str) -> None:
-    """Runs llama.cpp's converter. Raises RuntimeError with its last words."""
-    done = subprocess.run(
+def upstream_command(
+    python: str, llama_cpp: Path, source: Path, jobs: Sequence[tuple[Path, str, Path]]
+) -> list[str]:
+    """Runs llama.cpp's converter. jobs: (Hugging Face target, file type, file to write)."""
+    options = [
         [
-            *(args.python, "-c", DRIVER, str(args.llama_cpp), str(source)),
-            *("--target-model-dir", str(target), "--outtype", outtype, "--outfile", str(out)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"llama.cpp's converter failed: {done.stderr.strip()[-300:]}")
+            *(str(source), "--target-model-dir", str(target)),
+            *("--outtype", outtype, "--outfile", str(out)),
+        ]
+        for target, outtype, out in jobs
+    ]
+    return [python, "-c", DRIVER, str(llama_cpp), json.dumps(options)]
 
 
 def compare(args: argparse.Namespace, name: str, directory: Path) -> bool:
@@ -119,9 +121,16 @@ def compare(args: argparse.Namespace, name: str, directory: Path) -> bool:
     from dflash2_to_gguf import convert
 
     source = make_checkpoint(name, directory)
-    inner = source / LAYOUTS[name]().folder
+    outtypes = args.outtype or OUTTYPES
+    hf_targets = [write_hf_target(directory / f"{name}-{m:d}", mrope=m) for m in (False, True)]
+    jobs = [(t, o, directory / f"{t.name}-{o}.gguf") for t in hf_targets for o in outtypes]
+    command = upstream_command(args.python, args.llama_cpp, source / LAYOUTS[name]().folder, jobs)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"llama.cpp's converter failed: {done.stderr.strip()[-300:]}")
     same = True
-    for mrope in (False, True):
+    for hf_target, outtype, theirs in jobs:
+        mrope = hf_target is hf_targets[1]
         target = tiny_drafter.write_target(
             directory / "target.gguf",
             n_vocab=N_VOCAB,
@@ -129,15 +138,12 @@ def compare(args: argparse.Namespace, name: str, directory: Path) -> bool:
             n_embd=N_EMBD,
             mrope=mrope,
         )
-        hf_target = write_hf_target(directory / f"{name}-target-{mrope:d}", mrope=mrope)
-        for outtype in args.outtype or OUTTYPES:
-            ours, theirs = directory / "ours.gguf", directory / "theirs.gguf"
-            convert(source, target, outtype=outtype, outfile=ours, force=True, threads=1)
-            upstream(args, inner, hf_target, theirs, outtype)
-            found = differences(ours, theirs)
-            same = same and not found
-            verdict = "same" if not found else "; ".join(found[:5])
-            print(f"{name:25} {outtype:5} {'M-RoPE' if mrope else '':7} {verdict}", flush=True)
+        ours = directory / "ours.gguf"
+        convert(source, target, outtype=outtype, outfile=ours, force=True, threads=1)
+        found = differences(ours, theirs)
+        same = same and not found
+        verdict = "same" if not found else "; ".join(found[:5])
+        print(f"{name:25} {outtype:5} {'M-RoPE' if mrope else '':7} {verdict}", flush=True)
     return same
 
 

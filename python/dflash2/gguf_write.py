@@ -48,6 +48,8 @@ def header_bytes(
 
 def check_outfile(path: Path, *, force: bool) -> None:
     """Raises OSError when a file cannot be placed there."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: expected a file or a new name, got something else of that name")
     if path.exists() and not force:
         raise FileExistsError(f"{path}: exists; pass --force to overwrite it")
     if not path.parent.is_dir():
@@ -67,6 +69,10 @@ def temporary_file(path: Path, *, force: bool) -> Iterator[Path]:
         yield temporary
         check_outfile(path, force=force)
         temporary.replace(path)
+    except OSError as e:
+        if e.errno is not None and e.filename is None:  # writing to a full disk names no file
+            raise OSError(e.errno, e.strerror, str(path)) from e
+        raise
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,6 +190,75 @@ def test_full_disk(
     assert len(calls) > 10
     assert "No space left on device" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_small_a_disk_is_noticed_before_the_work(
+    drafter: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def usage(path: Any) -> Any:
+        return shutil._ntuple_diskusage(1 << 20, 1 << 19, 1 << 19)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(ConvertError, match=r": expected 2\.9 MB of free disk space, got 0\.5 MB"):
+        convert(drafter, target, outtype="bf16", outfile=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--threads", "0"], r"threads: expected 1 or more, got 0"),
+        (["--threads", "-3"], r"threads: expected 1 or more, got -3"),
+        (["--head-counts", "c.npy"], r"head_counts: expected head_rows with it, got none"),
+        (["--head-rows", "8"], r"head_rows: expected head_counts with it, got none"),
+        (["--head-rows", "8", "--head-counts", "c.npy"], r"c.npy: expected counts from 0 to"),
+        (["--head-rows", "8", "--head-counts", "empty.npy"], r"empty.npy: expected 96 integers"),
+        (["--pre-tokenizer", "gpt2"], r"pre_tokenizer: .*gguf: expected a Hugging Face folder"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    options: list[str],
+    message: str,
+    drafter: Path,
+    target: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("c.npy", -np.arange(tiny_drafter.N_VOCAB))
+    Path("empty.npy").touch()
+    code, err = run(capsys, drafter, "--target", target, "--outfile", "x.gguf", *options)
+    assert code == 1
+    assert re.match(f"error: {message}", err)
+    assert err.count("\n") == 1
+    assert not Path("x.gguf").exists()
+
+
+def test_an_input_is_never_overwritten(
+    drafter: Path, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(drafter)
+    for out in (target, drafter / "model.safetensors", link / "config.json"):
+        before = out.read_bytes()
+        code, err = run(capsys, drafter, "--target", target, "--outfile", out, "--force")
+        assert (code, err) == (
+            1,
+            f"error: {out}: expected another outfile; the conversion reads this one\n",
+        )
+        assert out.read_bytes() == before
+
+
+def test_a_device_is_never_replaced(
+    drafter: Path, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code, err = run(capsys, drafter, "--target", target, "--outfile", pipe, "--force")
+    assert code == 1
+    assert err.startswith(f"error: {pipe}: expected a file or a new name")
+    assert pipe.is_fifo()
 
 
 def test_a_byte_changed_on_disk_is_found_before_the_file_gets_its_name(
