@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dflash2 import __version__
 from dflash2._native import LLAMA_CPP_PYTHON, core
-from dflash2.cli import bench, chat, generate, inspect, measure, migrate, serve, tune, ui
+from dflash2.cli import bench, chat, doctor, generate, inspect, measure, migrate, serve, tune, ui
 from dflash2.errors import (
     ContextFullError,
     DFlash2Error,
@@ -27,6 +27,7 @@ COMMANDS = {
     "tune": tune,
     "serve": serve,
     "inspect": inspect,
+    "doctor": doctor,
     "measure": measure,
     "migrate": migrate,
 }

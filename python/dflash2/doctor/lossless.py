@@ -1,0 +1,75 @@
+"""Greedy text with drafting against plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash2._native import core
+from dflash2.doctor.finding import Finding, fault
+from dflash2.doctor.passages import Passage
+from dflash2.engine import Engine
+from dflash2.replay import N_LOGITS
+from dflash2.types import SamplingParams
+
+MAX_GAP = 0.05  # of logits; batches of different widths round differently, so near-ties may flip
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """First token that differs: its index in the answer, and the gap between the two logits."""
+
+    passage: int
+    token: int
+    gap: float
+
+
+@dataclass(frozen=True)
+class Losslessness:
+    n_tokens: int
+    accept_length: float
+    divergences: list[Divergence]
+
+    def judge(self) -> list[Finding]:
+        bad = [d for d in self.divergences if d.gap > MAX_GAP]
+        if not bad:
+            return []
+        places = ", ".join(f"text {d.passage} token {d.token}, logit gap {d.gap:.3f}" for d in bad)
+        return [
+            fault(
+                "lossless",
+                "drafted greedy text differs from plain decoding, and not at a near-tie: "
+                "this is a bug of the engine or a backend",
+                places,
+            )
+        ]
+
+
+def check(target: core.Target, drafter: core.Drafter, passages: Sequence[Passage]) -> Losslessness:
+    """Drafts every passage again; its answer is the plain text."""
+    engine = Engine(target, drafter)
+    n_max = max(len(p.answer) for p in passages)
+    responses = engine.generate([p.prompt for p in passages], SamplingParams(max_tokens=n_max))
+    stats = engine.total_stats
+    places = []
+    for i, (passage, response) in enumerate(zip(passages, responses, strict=True)):
+        pairs = zip(passage.answer, response.tokens, strict=False)
+        at = next((k for k, (a, b) in enumerate(pairs) if a != b), None)
+        if at is not None:
+            places.append((i, at, passage.answer[at], response.tokens[at]))
+    divergences = [
+        Divergence(i, at, _gap(target, [*passages[i].prompt, *passages[i].answer[:at]], a, b))
+        for i, at, a, b in places
+    ]
+    return Losslessness(stats.num_generated_tokens, stats.mean_accept_length, divergences)
+
+
+def _gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:
+    """|logit(a) - logit(b)| after the prefix, decoded anew."""
+    target.truncate(0)
+    last = max(0, len(prefix) - N_LOGITS)
+    for begin in range(0, last, target.n_batch):
+        target.decode(prefix[begin : min(begin + target.n_batch, last)], begin)
+    target.decode(prefix[last:], last)
+    logits = target.logits(len(prefix) - last - 1)
+    return abs(float(logits[a]) - float(logits[b]))
