@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], n_threads: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """function(item) of every item. At most 2 n_threads results wait for being taken.
 
     Raises what the function raises, in place of its result; later items may have been begun.
