@@ -15,7 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from dflash2.cli.options import positive
-from dflash2.doctor.examination import Settings, examine
+from dflash2.doctor.examination import Doctor, Settings
 from dflash2.doctor.report import as_json, as_text
 
 HELP = "find out what is wrong with a drafter"
@@ -61,9 +61,10 @@ def run(args: argparse.Namespace) -> int:
             bar.set_description(what, refresh=False)
             bar.update(100 * share - bar.n)
 
-        found = examine(
+        doctor = Doctor(
             args.model, args.model_draft, text=text, settings=settings, progress=progress
         )
+        found = doctor.examine(args.model_draft, progress)
     print(json.dumps(as_json(found)) if args.json else as_text(found))
     return 0 if found.healthy else 1
 

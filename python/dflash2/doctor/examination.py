@@ -12,16 +12,20 @@ from dflash2.doctor import bands, lossless, passages, probes
 from dflash2.doctor.finding import Finding, fault
 from dflash2.doctor.gguf_file import GgufFile
 from dflash2.doctor.lossless import Losslessness
-from dflash2.doctor.passages import Passage
 from dflash2.doctor.probes import Probe
 from dflash2.doctor.static_checks import static_checks
-from dflash2.doctor.trial import Bench, Comparison, Trial, compare
+from dflash2.doctor.trial import Bench, Comparison, Trial, compare, require_scipy
 from dflash2.doctor.variants import SELECTOR_OFF, Variant, taps_of, variants
 from dflash2.engine import Engine
 from dflash2.loader import open_models
+from dflash2.pairing import DraftFacts, TargetFacts, check_pair
 from dflash2.replay import read
 
 Progress = Callable[[str, float], None]  # what is done now, and the share that is done
+
+
+def quiet(what: str, share: float) -> None:
+    """Shows no progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +36,17 @@ class Settings:
         n_passages, n_tokens: text that the target writes, and tokens of each piece.
         screens: passages of the first looks at a variant; one that is clearly worse ends there.
         stride: tokens from one block to the next.
+        n_long, n_long_judged: tokens of the text for windows, and of its end that is judged.
         n_lossless: passages that are generated again with drafting.
         topics: of the variants to try; None: all.
     """
 
     n_passages: int = 8
     n_tokens: int = 64
-    screens: tuple[int, ...] = (1, 3)
+    screens: tuple[int, ...] = (2,)
     stride: int = 4
+    n_long: int = 1100
+    n_long_judged: int = 200
     n_lossless: int = 3
     topics: frozenset[str] | None = None
     n_threads: int | None = None
@@ -74,17 +81,11 @@ class Examination:
         return not any(f.severity == "fault" for f in self.findings)
 
 
-def examine(
-    target: Path,
-    draft: Path,
-    *,
-    text: str | None = None,
-    settings: Settings | None = None,
-    progress: Progress = lambda what, share: None,
-) -> Examination:
-    """Looks for faults in a drafter.
+class Doctor:
+    """Holds a target and text that it wrote, and examines drafters for it.
 
     Args:
+        draft: the drafter for which the target is set up; others must have its block size.
         text: pieces of it are continued by the target; None: built-in questions.
 
     Raises:
@@ -92,104 +93,143 @@ def examine(
         ValueError: the text is too short.
         DFlash2Error: the target writes nothing that can be judged, or scipy is not installed.
     """
-    s = settings or Settings()
-    n_ctx = passages.N_PROMPT + s.n_tokens + 256
-    tgt, drafter = open_models(
-        target,
-        draft,
-        n_ctx=n_ctx,
-        n_parallel=min(4, s.n_passages),
-        n_threads=s.n_threads,
-        n_gpu_layers=s.n_gpu_layers,
-        draft_device=s.draft_device,
-    )
-    assert drafter is not None
-    hparams = core.DraftModel(str(draft)).hparams
-    file = GgufFile(draft)
-    progress("reading the file", 0.0)
-    findings = static_checks(file, hparams)
 
-    progress("the target writes", 0.02)
-    texts = _passages(tgt, text, s)
-    tries = variants(file, hparams, tgt, max(len(p.tokens) for p in texts))
-    tries = [v for v in tries if s.topics is None or v.topic in s.topics]
-    progress("the target reads", 0.2)
-    bench = _bench(tgt, texts, taps_of(tries, hparams), s)
-    trial = bench.run(drafter)
-    probed = probes.probe(bench, drafter, hparams["n_layer"])
-    findings += probes.judge(probed) + bands.judge(trial)
+    def __init__(
+        self,
+        target: Path,
+        draft: Path,
+        *,
+        text: str | None = None,
+        settings: Settings | None = None,
+        progress: Progress = quiet,
+    ) -> None:
+        self.settings = s = settings or Settings()
+        require_scipy()
+        progress("loading", 0.0)
+        self.target, _ = open_models(
+            target,
+            draft,
+            n_ctx=max(s.n_long, passages.N_PROMPT + s.n_tokens + 160),
+            n_parallel=min(4, s.n_passages),
+            n_threads=s.n_threads,
+            n_gpu_layers=s.n_gpu_layers,
+            draft_device=s.draft_device,
+        )
+        engine = Engine(self.target)
+        if text is None:
+            prompts = passages.default_prompts(engine, s.n_passages)
+        else:
+            prompts = passages.prompts_of(engine, text, s.n_passages)
+        self.long = passages.long_text(engine, text, s.n_long)
+        progress("the target writes", 0.02)
+        n_tokens = min(s.n_tokens * s.n_passages // len(prompts), s.n_tokens + 128)
+        self.texts = passages.write_passages(engine, prompts, n_tokens)
+        self._benches: tuple[Bench, Bench] | None = None
 
-    tried: list[Tried] = []
-    if any(f.stage == "overflow" and f.severity == "fault" for f in findings):
-        tries = []  # nothing that is compared with these drafts means anything
-    with tempfile.TemporaryDirectory() as folder:
-        ward = _Ward(bench, file, trial, Path(folder) / "variant.gguf", len(tries), s)
-        for i, variant in enumerate(tries):
-            progress(variant.name, 0.3 + 0.6 * i / len(tries))
-            tried.append(ward.try_out(variant))
-    findings += _named(tried)
-    progress("losslessness", 0.9)
-    checked = lossless.check(tgt, drafter, texts[: s.n_lossless])
-    findings += checked.judge()
-    progress("done", 1.0)
-    return Examination(
-        target=str(target),
-        draft=str(draft),
-        n_passages=len(texts),
-        top_k=hparams["selector_top_k"],
-        trial=trial,
-        unary=ward.unary,
-        tried=tried,
-        probes=probed,
-        losslessness=checked,
-        findings=findings,
-    )
+    def examine(self, draft: Path, progress: Progress = quiet) -> Examination:
+        """Looks for faults in a drafter. Errors as for the class."""
+        s = self.settings
+        model = core.DraftModel(str(draft), s.draft_device or "")
+        check_pair(DraftFacts.of(model), TargetFacts.of(self.target))
+        drafter = core.GraphDrafter(model, self.target, n_threads=self.target.n_threads)
+        hparams = model.hparams
+        file = GgufFile(draft)
+        findings = static_checks(file, hparams)
+        tries = variants(file, hparams, self.target, len(self.long))
+        tries = [v for v in tries if s.topics is None or v.topic in s.topics]
+
+        progress("the target reads", 0.15)
+        short, long = self.benches(taps_of(tries, hparams))
+        trial = short.run(drafter)
+        probed = probes.probe(short, drafter, hparams["n_layer"])
+        findings += probes.judge(probed) + bands.judge(trial)
+        if any(f.stage == "overflow" and f.severity == "fault" for f in findings):
+            tries = []  # nothing that is compared with these drafts means anything
+
+        tried: list[Tried] = []
+        with tempfile.TemporaryDirectory() as folder:
+            ward = _Ward(file, Path(folder) / "variant.gguf", len(tries), s.screens)
+            near = Room(short, trial)
+            far = Room(long, long.run(drafter)) if any(map(needs_length, tries)) else near
+            for i, variant in enumerate(tries):
+                progress(variant.name, 0.35 + 0.55 * i / len(tries))
+                tried.append(ward.try_out(variant, far if needs_length(variant) else near))
+        findings += _named(tried)
+        progress("losslessness", 0.9)
+        checked = lossless.check(self.target, drafter, self.texts[: s.n_lossless])
+        findings += checked.judge()
+        progress("done", 1.0)
+        return Examination(
+            target=self.target.path,
+            draft=str(draft),
+            n_passages=len(self.texts),
+            top_k=hparams["selector_top_k"],
+            trial=trial,
+            unary=ward.unary,
+            tried=tried,
+            probes=probed,
+            losslessness=checked,
+            findings=findings,
+        )
+
+    def benches(self, layers: Sequence[int]) -> tuple[Bench, Bench]:
+        """The passages, and the long text; read anew only when layers are missing."""
+        known = self._benches[0].layers if self._benches else []
+        if self._benches is None or not set(layers) <= set(known):
+            wanted = sorted({*layers, *known})
+            start = max(1, len(self.long) - self.settings.n_long_judged)
+            texts = [(p.tokens, len(p.prompt)) for p in self.texts]
+            self._benches = (
+                self._bench(texts, wanted),
+                self._bench([(self.long, start)], wanted),
+            )
+        return self._benches
+
+    def _bench(self, texts: Sequence[tuple[list[int], int]], layers: Sequence[int]) -> Bench:
+        readings = [
+            read(self.target, tokens, layers, start=start, temperature=1.0)
+            for tokens, start in texts
+        ]
+        s = self.settings
+        return Bench(self.target, readings, layers, s.draft_device or "", s.stride)
 
 
-def _passages(target: core.Target, text: str | None, s: Settings) -> list[Passage]:
-    engine = Engine(target)
-    if text is None:
-        prompts = passages.default_prompts(engine, s.n_passages)
-    else:
-        prompts = passages.prompts_of(engine, text, s.n_passages)
-    n_tokens = min(s.n_tokens * s.n_passages // len(prompts), s.n_tokens + 128)
-    return passages.write_passages(engine, prompts, n_tokens)
+def needs_length(variant: Variant) -> bool:
+    """Windows are told apart only in contexts longer than they are."""
+    return variant.topic == "window"
 
 
-def _bench(
-    target: core.Target, texts: Sequence[Passage], layers: Sequence[int], s: Settings
-) -> Bench:
-    readings = [read(target, p.tokens, layers, start=len(p.prompt), temperature=1.0) for p in texts]
-    return Bench(target, readings, layers, s.draft_device or "", s.stride)
+@dataclass(frozen=True)
+class Room:
+    """Where a variant is tried, and what the file itself does there."""
+
+    bench: Bench
+    base: Trial
 
 
 class _Ward:
-    """Where variants are tried. unary: the trial of the one without a selector."""
+    """Tries variants. unary: the trial of the one without a selector."""
 
-    def __init__(
-        self, bench: Bench, file: GgufFile, base: Trial, path: Path, n: int, settings: Settings
-    ) -> None:
-        self.bench = bench
+    def __init__(self, file: GgufFile, path: Path, n: int, screens: Sequence[int]) -> None:
         self.file = file
-        self.base = base
         self.path = path
         self.n = n
-        self.screens = settings.screens
+        self.screens = screens
         self.unary: Trial | None = None
 
-    def try_out(self, variant: Variant) -> Tried:
+    def try_out(self, variant: Variant, room: Room) -> Tried:
         self.file.write_copy(self.path, variant.edit())
-        drafter = self.bench.drafter(self.path)
+        drafter = room.bench.drafter(self.path)
         is_unary = variant.name == SELECTOR_OFF
         for n_passages in () if is_unary else self.screens:
-            if n_passages < len(self.bench.readings):
-                comparison = compare(self.bench.run(drafter, n_passages), self.base)
+            if n_passages < len(room.bench.readings):
+                comparison = compare(room.bench.run(drafter, n_passages), room.base)
                 if comparison.is_worse:
                     return Tried(variant, comparison, False)
-        trial = self.bench.run(drafter)
+        trial = room.bench.run(drafter)
         if is_unary:
             self.unary = trial
-        comparison = compare(trial, self.base)
+        comparison = compare(trial, room.base)
         n_draft = trial.overlap.shape[1]
         return Tried(variant, comparison, comparison.is_better(self.n, n_draft))
 

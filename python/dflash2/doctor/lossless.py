@@ -47,6 +47,11 @@ class Losslessness:
 
 def check(target: core.Target, drafter: core.Drafter, passages: Sequence[Passage]) -> Losslessness:
     """Drafts every passage again; its answer is the plain text."""
+    if not passages:
+        return Losslessness(0, 1.0, [])
+    for seq in range(target.n_seq):
+        target.truncate(0, seq=seq)
+        drafter.truncate(seq, 0)
     engine = Engine(target, drafter)
     n_max = max(len(p.answer) for p in passages)
     responses = engine.generate([p.prompt for p in passages], SamplingParams(max_tokens=n_max))

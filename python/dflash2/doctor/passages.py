@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import dflash2.engine
 from dflash2.engine import Engine
 from dflash2.errors import DFlash2Error
 from dflash2.prompts import BUILT_IN
@@ -54,6 +56,14 @@ def prompts_of(engine: Engine, text: str, n: int) -> list[list[int]]:
     size = min(N_PROMPT, len(tokens) // n)
     starts = [i * (len(tokens) - size) // max(1, n - 1) for i in range(n)]
     return [tokens[start : start + size] for start in starts]
+
+
+def long_text(engine: Engine, text: str | None, n: int) -> list[int]:
+    """n tokens: of the user's text, or of this package's source when that is shorter."""
+    tokens = engine.tokenize(text) if text is not None else []
+    if len(tokens) < n:
+        tokens = engine.tokenize(inspect.getsource(dflash2.engine))
+    return tokens[:n]
 
 
 def write_passages(engine: Engine, prompts: Sequence[list[int]], n_tokens: int) -> list[Passage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,16 +90,16 @@ class Comparison:
         return self.p * n_variants < ALPHA and self.gain > LEAST_GAIN * n_draft
 
 
-def compare(variant: Trial, base: Trial) -> Comparison:
-    """Paired t-test over cells.
+def require_scipy() -> None:
+    """Raises DFlash2Error when scipy is not installed."""
+    if importlib.util.find_spec("scipy") is None:
+        raise DFlash2Error("doctor needs scipy; run: pip install 'ggml-dflash2[doctor]'")
 
-    Raises:
-        DFlash2Error: scipy is not installed.
-    """
-    try:
-        from scipy.stats import ttest_rel
-    except ImportError as e:
-        raise DFlash2Error("doctor needs scipy; run: pip install 'ggml-dflash2[doctor]'") from e
+
+def compare(variant: Trial, base: Trial) -> Comparison:
+    """Paired t-test over cells."""
+    from scipy.stats import ttest_rel
+
     n = len(variant)
     base = replace(base, **{f: getattr(base, f)[:n] for f in _ROWS}) if n < len(base) else base
     if not np.array_equal(variant.place, base.place):

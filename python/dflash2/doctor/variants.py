@@ -194,8 +194,8 @@ class _Maker:
         now = self.hp["sliding_window"]
         n_layer = self.hp["n_layer"]
         wanted = {now // 2, now * 2} if now else set(WINDOWS)
-        for window in sorted(w for w in wanted if w >= self.hp["block_size"] * 2):
-            if min(window, now or window) < self.n_context:
+        for window in sorted(wanted):
+            if self.hp["block_size"] * 2 <= window < self.n_context:
                 yield Variant(
                     f"window {window}",
                     "window",
