@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", metavar="FILE", type=Path, help="the target goes on with pieces of it"
     )
     parser.add_argument(
+        "--reference",
+        metavar="DIR",
+        type=Path,
+        help="checkpoint that the drafter was converted from: compares every value",
+    )
+    parser.add_argument(
         "-t", "--threads", metavar="N", type=positive, help="(default: half of the logical cores)"
     )
     parser.add_argument(
@@ -64,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         doctor = Doctor(
             args.model, args.model_draft, text=text, settings=settings, progress=progress
         )
-        found = doctor.examine(args.model_draft, progress)
+        found = doctor.examine(args.model_draft, reference=args.reference, progress=progress)
     print(json.dumps(as_json(found)) if args.json else as_text(found))
     return 0 if found.healthy else 1
 

@@ -13,6 +13,7 @@ from dflash2.doctor.finding import Finding, fault
 from dflash2.doctor.gguf_file import GgufFile
 from dflash2.doctor.lossless import Losslessness
 from dflash2.doctor.probes import Probe
+from dflash2.doctor.reference import compare_with
 from dflash2.doctor.static_checks import static_checks
 from dflash2.doctor.trial import Bench, Comparison, Trial, compare, require_scipy
 from dflash2.doctor.variants import SELECTOR_OFF, Variant, taps_of, variants
@@ -126,8 +127,14 @@ class Doctor:
         self.texts = passages.write_passages(engine, prompts, n_tokens)
         self._benches: tuple[Bench, Bench] | None = None
 
-    def examine(self, draft: Path, progress: Progress = quiet) -> Examination:
-        """Looks for faults in a drafter. Errors as for the class."""
+    def examine(
+        self, draft: Path, *, reference: Path | None = None, progress: Progress = quiet
+    ) -> Examination:
+        """Looks for faults in a drafter. Errors as for the class.
+
+        Args:
+            reference: folder of the checkpoint that the drafter was converted from.
+        """
         s = self.settings
         model = core.DraftModel(str(draft), s.draft_device or "")
         check_pair(DraftFacts.of(model), TargetFacts.of(self.target))
@@ -135,6 +142,9 @@ class Doctor:
         hparams = model.hparams
         file = GgufFile(draft)
         findings = static_checks(file, hparams)
+        if reference is not None:
+            progress("comparing with the checkpoint", 0.12)
+            findings += compare_with(reference, file, hparams)
         tries = variants(file, hparams, self.target, len(self.long))
         tries = [v for v in tries if s.topics is None or v.topic in s.topics]
 

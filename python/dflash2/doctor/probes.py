@@ -56,17 +56,14 @@ def _probe(name: str, x: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> P
 
 
 def judge(probes: Sequence[Probe]) -> list[Finding]:
-    found = []
-    for p in probes:
+    for p in probes:  # what follows a bad stage inherits it
         if p.bad:
-            found.append(
-                fault("overflow", f"{p.stage} has values that are not finite", f"{p.bad} values")
-            )
-            break  # what follows inherits them
+            text = f"{p.stage} has values that are not finite"
+            return [fault("overflow", text, f"{p.bad} values")]
         if p.rms == 0:
-            found.append(fault("layers", f"{p.stage} is all zeros"))
-            break
-        if p.largest > F16_MAX:
-            text = f"{p.stage} exceeds the range of F16: backends that compute in F16 overflow"
-            found.append(note("overflow", text, f"largest {p.largest:.3g}"))
-    return found
+            return [fault("layers", f"{p.stage} is all zeros")]
+    large = [p for p in probes if p.largest > F16_MAX]
+    if not large:
+        return []
+    text = f"values from {large[0].stage} on exceed the range of F16: do not compute in F16"
+    return [note("overflow", text, f"largest {max(p.largest for p in large):.3g}")]
