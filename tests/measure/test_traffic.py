@@ -40,6 +40,21 @@ def test_a_prompt_may_have_a_completion(tmp_path: Path) -> None:
     assert [(f.number, f.completion) for f in found if isinstance(f, Line)] == [(1, "b"), (3, None)]
 
 
+@pytest.mark.parametrize(
+    ("fields", "whole"),
+    [
+        ({"messages": [USER, ANSWER]}, True),
+        ({"messages": [USER, ANSWER], "finish_reason": "length"}, False),
+        ({"prompt": "a", "completion": "b"}, False),
+        ({"prompt": "a", "completion": "b", "finish_reason": "stop"}, True),
+    ],
+)
+def test_an_answer_says_whether_it_is_whole(
+    tmp_path: Path, fields: dict[str, object], whole: bool
+) -> None:
+    assert only(write(tmp_path / "t.jsonl", fields)).whole is whole
+
+
 def test_the_users_fields_are_labels(tmp_path: Path) -> None:
     fields = {"task": "code", "turn": 3, "ok": True, "tools": [1], "seed": None}
     line = only(write(tmp_path / "t.jsonl", {"prompt": "a", **fields}))
@@ -69,6 +84,7 @@ BAD = {
     '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]}': (
         "messages: expected an answer that is not empty"
     ),
+    '{"prompt": "a", "finish_reason": "end"}': "finish_reason: expected stop or length, got 'end'",
     '{"prompt": "a", "temperature": "hot"}': "temperature: expected 0, or 0.001 to 100, got 'hot'",
     '{"prompt": "a", "temperature": -1}': "temperature: expected 0",
     '{"prompt": "a", "temperature": true}': "temperature: expected 0",

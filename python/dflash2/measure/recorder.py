@@ -121,13 +121,13 @@ class Recorder:
     def _tokens(self, engine: Engine, line: Line) -> tuple[list[int], list[int]]:
         """Of the prompt and of the recorded answer, which is empty when there is none."""
         if isinstance(line.prompt, str):
-            prompt, end = engine.tokenize(line.prompt), []
-        else:  # an answer in a chat is whole
-            prompt, end = engine.tokenize_chat(line.prompt), [self._target.eos]
+            prompt = engine.tokenize(line.prompt)
+        else:
+            prompt = engine.tokenize_chat(line.prompt)
         if line.completion is None:
             return prompt, []
         answer = self._target.tokenize(line.completion, add_special=False, parse_special=True)
-        return prompt, [*answer, *end]
+        return prompt, [*answer, self._target.eos] if line.whole else answer
 
     def _replay(self, record: Record, prompt: list[int], answer: list[int], n_draft: int) -> Record:
         piece = partial(self._target.piece, special=True)

@@ -17,7 +17,7 @@ from dflash2.errors import DFlash2Error
 
 Message = dict[str, str]
 
-FIELDS = ("messages", "prompt", "completion", "temperature")
+FIELDS = ("messages", "prompt", "completion", "temperature", "finish_reason")
 
 
 class TrafficError(DFlash2Error, ValueError):
@@ -32,6 +32,7 @@ class Line:
         number: of the line in its file, from 1.
         prompt: text, or messages of which the last one is not the answer.
         completion: the recorded answer; None: to be generated.
+        whole: the recorded answer ended by itself, so that an end token followed it.
         temperature: it was or will be generated at; None: the run's.
         labels: the user's own fields that are text, numbers or booleans, as text.
         digest: 32 hexadecimal digits of what the line says.
@@ -40,6 +41,7 @@ class Line:
     number: int
     prompt: str | tuple[Message, ...]
     completion: str | None
+    whole: bool
     temperature: float | None
     labels: dict[str, str]
     digest: str
@@ -99,6 +101,7 @@ def parse(number: int, raw: bytes) -> Line:
         number=number,
         prompt=prompt,
         completion=completion,
+        whole=_finish_reason(fields) == "stop",
         temperature=_temperature(fields.get("temperature")),
         labels={k: _label(v) for k, v in fields.items() if k not in FIELDS and _is_label(v)},
         digest=hashlib.sha256(canonical).hexdigest()[:32],
@@ -130,6 +133,16 @@ def _messages(value: object) -> list[Message]:
                 f"got {_short(message)}"
             )
     return [{"role": message["role"], "content": message["content"]} for message in value]
+
+
+def _finish_reason(fields: dict[str, Any]) -> str:
+    """As in OpenAI's responses. Answers of conversations are whole unless they say otherwise."""
+    value = fields.get("finish_reason")
+    if value is None:
+        return "stop" if "messages" in fields else "length"
+    if value not in ("stop", "length"):
+        raise ValueError(f"finish_reason: expected stop or length, got {_short(value)}")
+    return str(value)
 
 
 def _temperature(value: object) -> float | None:
