@@ -20,14 +20,14 @@ from typing import Any
 BACKENDS = ("CPU", "CUDA", "Metal", "Vulkan")
 TABLE = Path(__file__).resolve().parents[1] / "tests" / "data" / "op-support.json"
 
-# As in core.GraphDrafter.ops: type, ne, contiguous; op, result, sources, op_params.
+# As in core.GraphDrafter.ops: type, ne, contiguous rows; op, result, sources, op_params.
 Operand = tuple[str, tuple[int, int, int, int], bool]
 Node = tuple[str, Operand, tuple[Operand, ...], tuple[int, ...]]
 
 # Lines whose test differs from what we emit in a way that the keys leave out.
 OTHER = {
-    "ADD": {"nf": "1", "perm1": "0"},
-    "MUL": {"nf": "1", "perm1": "0"},
+    "ADD": {"nf": "1"},
+    "MUL": {"nf": "1"},
     "TANH": {"v": "0"},
     "PAD": {"circular": "0", "tfrm": "0", "v": "0"},
     "MUL_MAT": {"nr": "[1,1]", "per": "[0,1,2,3]", "k_v": "0", "o": "1"},
@@ -47,7 +47,11 @@ MAX_TOP_K = 256  # of a drafter
 
 def node_key(node: Node) -> str:
     """What a node asks of a backend."""
-    op, dst, src, params = node
+    permuted = any(not contiguous_rows for _, _, contiguous_rows in node[2])
+    return _node_key(*node) + (" permuted" if permuted else "")
+
+
+def _node_key(op: str, dst: Operand, src: tuple[Operand, ...], params: tuple[int, ...]) -> str:
     types = [s[0] for s in src]
     if op == "MUL_MAT":
         batched = src[0][1][2] * src[0][1][3] > 1
@@ -91,7 +95,8 @@ def line_key(op: str, p: dict[str, str]) -> str | None:
         return f"{op} {k} head {p['hsk']}" if k == v and p["hsk"] == p["hsv"] else None
     if op == "TOP_K" and int(p["k"]) > MAX_TOP_K:
         return None
-    return f"{op} {p['type']}" if "type" in p else None
+    permuted = " permuted" if p.get("perm1", "0") != "0" else ""
+    return f"{op} {p['type']}{permuted}" if "type" in p else None
 
 
 def answers(llama_cpp: Path, backend: str) -> dict[str, str]:

@@ -144,7 +144,7 @@ std::unique_ptr<graph_drafter> open_drafter(std::shared_ptr<const draft_model> m
 }
 
 py::tuple operand_tuple(const graph_operand & o) {
-    return py::make_tuple(o.type, py::tuple(py::cast(o.ne)), o.contiguous);
+    return py::make_tuple(o.type, py::tuple(py::cast(o.ne)), o.contiguous_rows);
 }
 
 py::tuple node_tuple(const graph_op & node) {

@@ -99,7 +99,7 @@ class Drafter:
     def context_window(self) -> int: ...
     def target_layers(self) -> list[int]: ...
 
-_Operand: TypeAlias = tuple[str, tuple[int, int, int, int], bool]  # type, ne, contiguous
+_Operand: TypeAlias = tuple[str, tuple[int, int, int, int], bool]  # type, ne, contiguous rows
 _Node: TypeAlias = tuple[  # op, result, sources, op_params
     str, _Operand, tuple[_Operand, ...], tuple[int, ...]
 ]

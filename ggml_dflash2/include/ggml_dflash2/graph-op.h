@@ -10,8 +10,8 @@ namespace dflash2 {
 
 struct graph_operand {
     std::string            type;  // as ggml prints it: "f32", "q4_K"
-    std::array<int64_t, 4> ne         = {};
-    bool                   contiguous = true;
+    std::array<int64_t, 4> ne              = {};
+    bool                   contiguous_rows = true;  // false: permuted, its ne[0] is not the innermost in memory
 };
 
 struct graph_op {

@@ -7,7 +7,7 @@ namespace dflash2 {
 namespace {
 
 graph_operand operand(const ggml_tensor * t) {
-    graph_operand o = {ggml_type_name(t->type), {}, ggml_is_contiguous(t)};
+    graph_operand o = {ggml_type_name(t->type), {}, ggml_is_contiguous_rows(t)};
     std::copy_n(t->ne, o.ne.size(), o.ne.begin());
     return o;
 }
