@@ -257,7 +257,9 @@ void bind_draft(py::module_ & m) {
             py::arg("n_seq"), py::arg("n_draft"))
         .def("watch", &graph_drafter::watch, py::arg("names"))
         .def("watched", watched)
-        .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes);
+        .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes)
+        .def_property_readonly("graphs_built", [](const graph_drafter & d) { return d.counts().n_built; })
+        .def_property_readonly("graph_passes", [](const graph_drafter & d) { return d.counts().n_passes; });
 
     m.def("list_devices", list_devices, "(name, description, kind) of the ggml backend devices.");
 }

@@ -139,6 +139,12 @@ class GraphDrafter(Drafter):
     @property
     def cache_bytes(self) -> int:
         """Size of the draft K/V."""
+    @property
+    def graphs_built(self) -> int:
+        """Graphs built and allocated, one for each shape that is not kept."""
+    @property
+    def graph_passes(self) -> int:
+        """Drafts and injections; all but the first of a graph replay it."""
 
 class Target:
     """The target model on libllama."""

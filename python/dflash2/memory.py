@@ -9,7 +9,7 @@ from dflash2.gguf_info import GgufInfo
 KV_BYTES = 2  # F16
 FEATURE_BYTES = 4  # F32
 CONTEXT = 256  # libllama rounds a context up to a multiple
-CELLS = 64  # cells are allocated in such steps
+CELLS = 256  # cells are allocated in such steps
 SLACK = 64  # positions by which a sequence can be cut back with its window still whole
 
 

@@ -40,7 +40,7 @@ TEST(a_ring_holds_the_window_and_the_slack_in_distinct_cells) {
         for (const int32_t window : {0, 2, 5, 64, 300}) {
             const ring_layout l    = layout(window, n_ctx);
             const int32_t     held = window == 0 ? n_ctx : std::min(n_ctx, window - 1 + SLACK);
-            CHECK(l.block == BLOCK && l.window == window && l.n_ring == held && l.n_cells % 64 == 0);
+            CHECK(l.block == BLOCK && l.window == window && l.n_ring == held && l.n_cells % CELL_STEP == 0);
             for (const int32_t first : {0, 1, held - 1, 3 * held + 2}) {
                 std::set<int32_t> cells = {l.trash()};
                 for (int32_t p = first; p < first + held; ++p) {

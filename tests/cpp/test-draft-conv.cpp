@@ -51,7 +51,8 @@ static std::vector<float> graph_conv(const std::vector<float> & x, const std::ve
     ggml_tensor *    x_in    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, s.n_embd, s.n_block, s.n_seq);
     ggml_tensor *    c_in    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_coeff, s.n_block, s.n_seq);
     ggml_tensor *    b_in    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, s.n_embd, s.kernel, 2);
-    ggml_tensor *    y       = build_conv(ctx.get(), x_in, c_in, b_in, {s.kernel, s.group}, side);
+    ggml_tensor *    both    = build_conv_coefficients(ctx.get(), b_in, c_in, {s.kernel, s.group});
+    ggml_tensor *    y       = build_conv(ctx.get(), x_in, both, side);
     ggml_cgraph *    graph   = ggml_new_graph(ctx.get());
     ggml_build_forward_expand(graph, y);
     const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), cpu.get()));

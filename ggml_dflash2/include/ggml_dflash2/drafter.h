@@ -71,11 +71,18 @@ struct watched_node {
     std::vector<float>     data;
 };
 
+// Every pass beyond a graph's first replays it: nothing is built or allocated, and CUDA graphs are launched again.
+struct graph_counts {
+    int64_t n_built  = 0;
+    int64_t n_passes = 0;  // drafts and injections
+};
+
 // The draft graph of DESIGN 4 on a ggml backend: one graph per round injects the rows accepted last, drafts the block
 // and scores the lattice. Graphs are built and allocated once per shape.
 class graph_drafter final : public drafter {
   public:
-    // Throws error: errc::incompatible (sizes do not fit, a tensor is missing on both sides, a device lacks an op),
+    // The shared embedding must be in host memory; the shared head may be on any device, best on the model's.
+    // Throws error: errc::incompatible (sizes do not fit, a tensor is missing on both sides, the device lacks an op),
     // errc::argument, errc::memory. `shared` tensors belong to the target, which must outlive the drafter.
     graph_drafter(std::shared_ptr<const draft_model> model, const shared_tensors & shared,
                   const graph_drafter_params & params);
@@ -102,8 +109,9 @@ class graph_drafter final : public drafter {
     void                                        watch(const std::vector<std::string> & names);
     const std::map<std::string, watched_node> & watched() const;  // valid until the next draft() or watch()
 
-    int32_t n_embd() const;
-    size_t  cache_bytes() const;  // draft K/V
+    int32_t      n_embd() const;
+    size_t       cache_bytes() const;  // draft K/V
+    graph_counts counts() const;
 
   private:
     struct impl;

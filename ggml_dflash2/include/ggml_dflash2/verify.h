@@ -19,6 +19,32 @@ struct verdict {
 // The returned reference must stay valid until the next call.
 using law_at = std::function<const law &(int32_t i)>;
 
+// What acceptance asks of a law, so that a wide one need not be listed.
+class target_law {
+  public:
+    virtual ~target_law() = default;
+
+    virtual double   prob(token_id id) const                      = 0;
+    virtual token_id draw(double u) const                         = 0;  // as draw(law, u)
+    virtual token_id draw_residual(const law & q, double u) const = 0;  // as draw(residual(law, q), u)
+};
+
+// A listed law. Not owned; must outlive the view.
+class law_view final : public target_law {
+  public:
+    explicit law_view(const law & l) : law_(&l) {}
+
+    double   prob(token_id id) const override;
+    token_id draw(double u) const override;
+    token_id draw_residual(const law & q, double u) const override;
+
+  private:
+    const law * law_;
+};
+
+// As law_at.
+using target_law_at = std::function<const target_law &(int32_t i)>;
+
 // The target's own pick in row i (argmax, or a draw from its law), under the same calling rule.
 using pick_at = std::function<token_id(int32_t i)>;
 
@@ -30,6 +56,8 @@ verdict verify_match(const std::vector<token_id> & draft, const pick_at & pick);
 // the bonus token is drawn from p. The emitted tokens have exactly the target's law.
 // position: sequence position of the anchor. A position is tested once and filled once, so no round counter is needed.
 // Throws errc::decode when a law has no p above 0.
+verdict verify_rejection(const draft_path & path, const target_law_at & p, const random_source & random,
+                         uint32_t position);
 verdict verify_rejection(const draft_path & path, const law_at & p, const random_source & random, uint32_t position);
 
 // Probability of id under a law, 0 when absent.

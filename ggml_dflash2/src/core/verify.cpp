@@ -75,20 +75,40 @@ verdict verify_match(const std::vector<token_id> & draft, const pick_at & pick) 
     return {n_draft, pick(n_draft)};
 }
 
-verdict verify_rejection(const draft_path & path, const law_at & p, const random_source & random, uint32_t position) {
+double law_view::prob(token_id id) const {
+    return prob_of(*law_, id);
+}
+
+token_id law_view::draw(double u) const {
+    return dflash2::draw(*law_, u);
+}
+
+token_id law_view::draw_residual(const law & q, double u) const {
+    return dflash2::draw(residual(*law_, q), u);
+}
+
+verdict verify_rejection(const draft_path & path, const target_law_at & p, const random_source & random,
+                         uint32_t position) {
     const int32_t n_draft = int32_t(path.token.size());
     for (int32_t i = 0; i < n_draft; ++i) {
-        const uint32_t at = position + 1 + i;
-        const law &    pi = p(i);
-        const law &    qi = path.q[i];
-        const double   px = prob_of(pi, path.token[i]);
-        const double   qx = prob_of(qi, path.token[i]);
+        const uint32_t     at = position + 1 + i;
+        const target_law & pi = p(i);
+        const law &        qi = path.q[i];
+        const double       px = pi.prob(path.token[i]);
+        const double       qx = prob_of(qi, path.token[i]);
         if (px > 0.0 && random.uniform(random_stream::accept, at) * qx <= px) {
             continue;
         }
-        return {i, draw(residual(pi, qi), random.uniform(random_stream::residual, at))};
+        return {i, pi.draw_residual(qi, random.uniform(random_stream::residual, at))};
     }
-    return {n_draft, draw(p(n_draft), random.uniform(random_stream::residual, position + 1 + n_draft))};
+    return {n_draft, p(n_draft).draw(random.uniform(random_stream::residual, position + 1 + n_draft))};
+}
+
+verdict verify_rejection(const draft_path & path, const law_at & p, const random_source & random, uint32_t position) {
+    const law           none;
+    law_view            view(none);
+    const target_law_at at = [&](int32_t i) -> const target_law & { return view = law_view(p(i)); };
+    return verify_rejection(path, at, random, position);
 }
 
 }  // namespace dflash2

@@ -16,7 +16,7 @@ int32_t round_up(int64_t n, int64_t step) {
 }
 
 ring_layout make_layout(int32_t block, int32_t window, int32_t n_ring) {
-    return {block, n_ring, window, round_up((int64_t) block + 1 + n_ring, 64)};
+    return {block, n_ring, window, round_up((int64_t) block + 1 + n_ring, CELL_STEP)};
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ ring_layout make_layout(int32_t block, int32_t window, int32_t n_ring) {
 int32_t ring_layout::n_visible(int32_t begin, int32_t end) const {
     // Once the ring has wrapped, or when the context does not start at 0, any cell may be in use.
     const int32_t used = begin == 0 ? std::min(end, n_ring) : n_ring;
-    return std::min(n_cells, round_up((int64_t) block + 1 + used, 256));
+    return std::min(n_cells, round_up((int64_t) block + 1 + used, CELL_STEP));
 }
 
 void ring_layout::add_rows(int32_t seq, int32_t first, int32_t n_real, int32_t n_rows,
@@ -43,8 +43,10 @@ void ring_layout::add_mask(int32_t begin, int32_t end, int32_t n_kv, int32_t n_q
         uint16_t *    line  = mask.data() + offset + (size_t) i * n_kv;
         const int32_t query = end + i;
         const int32_t first = window > 0 ? std::max(begin, query - window + 1) : begin;
-        for (int32_t p = first; p < end; ++p) {
-            line[cell(p)] = F16_ZERO;
+        for (int32_t p = first; p < end;) {
+            const int32_t n = std::min(end - p, n_ring - p % n_ring);  // up to the end of the ring
+            std::fill_n(line + cell(p), n, F16_ZERO);
+            p += n;
         }
         for (int32_t j = 0; j < n_query; ++j) {
             const bool in_window = window == 0 || (i - j < window && j - i < window);

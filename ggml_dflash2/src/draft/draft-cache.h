@@ -15,17 +15,20 @@
 
 namespace dflash2 {
 
+// Attention kernels of GPUs are fast on multiples of 256, and few shapes mean few graphs.
+constexpr int32_t CELL_STEP = 256;
+
 // Where positions live in the cells of one kind of layer (sliding or full). Pure index arithmetic.
 struct ring_layout {
     int32_t block   = 0;
     int32_t n_ring  = 0;
     int32_t window  = 0;  // 0: full
-    int32_t n_cells = 0;  // allocated per sequence, a multiple of 64
+    int32_t n_cells = 0;  // allocated per sequence, a multiple of CELL_STEP
 
     int32_t trash() const { return block; }
     int32_t cell(int32_t position) const { return block + 1 + position % n_ring; }
 
-    // Cells that a graph has to look at when the context holds positions begin .. end - 1; grows in steps of 256.
+    // Cells that a graph has to look at when the context holds positions begin .. end - 1; grows in steps.
     int32_t n_visible(int32_t begin, int32_t end) const;
 
     // Oldest position that the cells still hold when the context began at `begin` and reached `end`.

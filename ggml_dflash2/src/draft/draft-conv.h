@@ -13,13 +13,17 @@ struct conv_shape {
     int32_t group  = 0;  // channels that share one dynamic coefficient
 };
 
-// y[c, t] = sum over tap of (base[c, tap, side] + coeff[c / group, tap, side, t]) * x[c, t - tap], x = 0 before the
-// block
+// What both sides multiply with: base[c, tap, side] + dynamic[c / group, tap, side, t].
+//   base     [n_embd, kernel, 2]
+//   dynamic  [n_embd / group * kernel * 2, n_block, n_seq], from conv_weights::proj
+// Returns [n_embd, kernel * 2, n_block, n_seq].
+ggml_tensor * build_conv_coefficients(ggml_context * ctx, ggml_tensor * base, ggml_tensor * dynamic,
+                                      const conv_shape & shape);
+
+// y[c, t] = sum over tap of coeff[c, tap, side, t] * x[c, t - tap], x = 0 before the block
 //   x      [n_embd, n_block, n_seq], each sequence's block on its own
-//   coeff  [n_embd / group * kernel * 2, n_block, n_seq], from conv_weights::proj
-//   base   [n_embd, kernel, 2]
+//   coeff  from build_conv_coefficients
 // Returns [n_embd, n_block, n_seq].
-ggml_tensor * build_conv(ggml_context * ctx, ggml_tensor * x, ggml_tensor * coeff, ggml_tensor * base,
-                         const conv_shape & shape, conv_side side);
+ggml_tensor * build_conv(ggml_context * ctx, ggml_tensor * x, ggml_tensor * coeff, conv_side side);
 
 }  // namespace dflash2

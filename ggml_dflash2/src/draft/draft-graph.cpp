@@ -2,8 +2,10 @@
 
 #include <cmath>
 
+#include "draft/backends.h"
 #include "draft/draft-conv.h"
 #include "draft/graph-ops.h"
+#include "draft/top-k.h"
 #include "ggml.h"
 #include "ggml_dflash2/error.h"
 
@@ -15,7 +17,7 @@ struct draft_graph::builder {
     const draft_hparams & hp;
     const draft_weights & w;
     const draft_cache &   cache;
-    ggml_tensor *         tok_embd;
+    const feature_stage & stage;
     ggml_tensor *         head;
     ggml_context *        ctx;
 
@@ -23,11 +25,8 @@ struct draft_graph::builder {
 
     int64_t n_seq() const { return g.shape_.n_seq; }
 
-    ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * name) {
-        ggml_tensor * t = ggml_new_tensor_2d(ctx, type, ne0, ne1);
-        ggml_set_name(t, name);
-        ggml_set_input(t);
-        return t;
+    ggml_tensor * input(ggml_type type, const std::array<int64_t, 4> & ne, const char * name) {
+        return g.inputs.add(ctx, type, ne, name);
     }
 
     ggml_tensor * output(ggml_tensor * t, const char * name) {
@@ -63,17 +62,18 @@ struct draft_graph::builder {
     // Writes K and V of the injected rows; returns the caches after the write, for the block's attention to depend on.
     void inject(std::vector<ggml_tensor *> & k_cache, std::vector<ggml_tensor *> & v_cache) {
         const int64_t R = g.shape_.n_rows;
-        g.in_features   = input(GGML_TYPE_F32, (int64_t) hp.n_taps() * hp.n_embd, R, "features");
-        g.in_row_pos    = input(GGML_TYPE_I32, R, 1, "row_pos");
+        g.in_staged     = input(GGML_TYPE_I32, {R, 1, 1, 1}, "staged");
+        g.in_row_pos    = input(GGML_TYPE_I32, {R, 1, 1, 1}, "row_pos");
 
-        ggml_tensor * fused = ggml_mul_mat(ctx, w.fc, g.in_features);  // [n_embd, R]
+        ggml_tensor * features = ggml_get_rows(ctx, stage.rows(), g.in_staged);  // [n_taps * n_embd, R]
+        ggml_tensor * fused    = ggml_mul_mat(ctx, w.fc, features);              // [n_embd, R]
         ggml_set_name(fused, "fc_out");
         fused = rms_norm(fused, w.hidden_norm);
         ggml_set_name(fused, "fused");
         for (int32_t il = 0; il < hp.n_layer; ++il) {
             const layer_weights & l = w.layers[il];
             if (!ring(il).rows) {
-                ring(il).rows = input(GGML_TYPE_I64, R, 1, hp.is_sliding[il] ? "rows_sliding" : "rows_full");
+                ring(il).rows = input(GGML_TYPE_I64, {R, 1, 1, 1}, hp.is_sliding[il] ? "rows_sliding" : "rows_full");
             }
             k_cache[il] = ggml_set_rows(ctx, k_cache[il], key(l, fused, g.in_row_pos), ring(il).rows);
             v_cache[il] = ggml_set_rows(ctx, v_cache[il], ggml_mul_mat(ctx, l.wv, fused), ring(il).rows);
@@ -95,10 +95,9 @@ struct draft_graph::builder {
         const int64_t         B = n_block();
         const int64_t         S = n_seq();
         if (!ring(il).mask) {
-            ring(il).block = input(GGML_TYPE_I64, B * S, 1, hp.is_sliding[il] ? "block_sliding" : "block_full");
-            ring(il).mask  = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, n_kv(il), B, 1, S);
-            ggml_set_name(ring(il).mask, hp.is_sliding[il] ? "mask_sliding" : "mask_full");
-            ggml_set_input(ring(il).mask);
+            const bool slides = hp.is_sliding[il] != 0;
+            ring(il).block    = input(GGML_TYPE_I64, {B * S, 1, 1, 1}, slides ? "block_sliding" : "block_full");
+            ring(il).mask     = input(GGML_TYPE_F16, {n_kv(il), B, 1, S}, slides ? "mask_sliding" : "mask_full");
         }
 
         x               = ggml_reshape_2d(ctx, x, hp.n_embd, B * S);
@@ -125,19 +124,18 @@ struct draft_graph::builder {
     template <typename Sublayer>
     ggml_tensor * convolved(ggml_tensor * x, const conv_weights & conv, Sublayer sublayer) {
         const conv_shape shape = {hp.conv_kernel_size, hp.conv_group_size};
-        ggml_tensor *    coeff = ggml_mul_mat(ctx, conv.proj, x);  // [n_embd / group * kernel * 2, B, S]
-        ggml_tensor *    inner = build_conv(ctx, x, coeff, conv.base, shape, conv_side::before);
-        return build_conv(ctx, sublayer(inner), coeff, conv.base, shape, conv_side::after);
+        ggml_tensor *    coeff = build_conv_coefficients(ctx, conv.base, ggml_mul_mat(ctx, conv.proj, x), shape);
+        return build_conv(ctx, sublayer(build_conv(ctx, x, coeff, conv_side::before)), coeff, conv_side::after);
     }
 
     // Returns the final hidden states of the drafted positions, [n_embd, D, S].
     ggml_tensor * block(const std::vector<ggml_tensor *> & k_cache, const std::vector<ggml_tensor *> & v_cache) {
         const int64_t B = n_block();
         const int64_t S = n_seq();
-        g.in_tokens     = input(GGML_TYPE_I32, B * S, 1, "tokens");
-        g.in_pos        = input(GGML_TYPE_I32, B * S, 1, "pos");
+        g.in_embd       = input(GGML_TYPE_F32, {hp.n_embd, B * S, 1, 1}, "embd");
+        g.in_pos        = input(GGML_TYPE_I32, {B * S, 1, 1, 1}, "pos");
 
-        ggml_tensor * x = ggml_reshape_3d(ctx, ggml_get_rows(ctx, tok_embd, g.in_tokens), hp.n_embd, B, S);
+        ggml_tensor * x = ggml_reshape_3d(ctx, g.in_embd, hp.n_embd, B, S);
         if (hp.embedding_scale != 1.0f) {
             x = ggml_scale(ctx, x, hp.embedding_scale);
         }
@@ -157,17 +155,18 @@ struct draft_graph::builder {
         return rms_norm(x, w.output_norm);
     }
 
-    // hidden [n_embd, n]; returns [n_head_out, n].
-    ggml_tensor * logits(ggml_tensor * hidden) {
-        ggml_tensor * cur = ggml_mul_mat(ctx, head, hidden);
+    // The head's best rows for hidden [n_embd, n], with their logits.
+    top_rows candidates(ggml_tensor * hidden) {
+        ggml_tensor * logits = ggml_mul_mat(ctx, head, hidden);  // [n_head_out, n]
         if (hp.logit_scale != 1.0f) {
-            cur = ggml_scale(ctx, cur, hp.logit_scale);
+            logits = ggml_scale(ctx, logits, hp.logit_scale);
         }
-        if (hp.logit_softcap > 0.0f) {
-            cur = ggml_scale(ctx, cur, 1.0f / hp.logit_softcap);
-            cur = ggml_scale(ctx, ggml_tanh(ctx, cur), hp.logit_softcap);
+        top_rows top = build_top_k(ctx, logits, hp.selector_top_k, n_sort(ggml_backend_get_device(g.device_)));
+        if (hp.logit_softcap > 0.0f) {  // monotonic: it does not change which are best
+            top.value = ggml_tanh(ctx, ggml_scale(ctx, top.value, 1.0f / hp.logit_softcap));
+            top.value = ggml_scale(ctx, top.value, hp.logit_softcap);
         }
-        return cur;
+        return top;
     }
 
     // score(to | from) = logit(to) + <A[from] * (W h), B[to]> with A, B the selector's tables and h the hidden state at
@@ -179,12 +178,9 @@ struct draft_graph::builder {
         const int64_t S = n_seq();
         hidden          = ggml_reshape_2d(ctx, hidden, hp.n_embd, D * S);
 
-        ggml_tensor * all   = logits(hidden);
-        ggml_tensor * top   = ggml_top_k(ctx, all, (int) K);  // [K, D * S] rows of the head
-        ggml_tensor * unary = ggml_get_rows(ctx, ggml_reshape_3d(ctx, all, 1, all->ne[0], D * S), top);
-        unary               = ggml_reshape_4d(ctx, unary, K, 1, D, S);
-
-        ggml_tensor * cand = ggml_cont(ctx, top);
+        const top_rows top   = candidates(hidden);
+        ggml_tensor *  unary = ggml_reshape_4d(ctx, top.value, K, 1, D, S);
+        ggml_tensor *  cand  = top.id;
         if (w.d2t) {
             cand = ggml_get_rows(ctx, w.d2t, ggml_reshape_1d(ctx, cand, K * D * S));
         }
@@ -205,7 +201,7 @@ struct draft_graph::builder {
         };
 
         // Position 0: the predecessor is the anchor.
-        g.in_anchors         = input(GGML_TYPE_I32, S, 1, "anchors");
+        g.in_anchors         = input(GGML_TYPE_I32, {S, 1, 1, 1}, "anchors");
         ggml_tensor * anchor = ggml_reshape_4d(ctx, ggml_get_rows(ctx, w.sel_pred, g.in_anchors), r, 1, 1, S);
         g.out_score_first    = output(scores(anchor, 0, 1), "score_first");
         if (D == 1) {
@@ -220,21 +216,18 @@ struct draft_graph::builder {
     }
 };
 
-draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & cache, const shared_tensors & shared,
-                         const std::vector<ggml_backend_t> & backends, const graph_shape & shape)
-    : shape_(shape) {
+draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & cache, const feature_stage & stage,
+                         ggml_tensor * head, const std::vector<ggml_backend_t> & backends, const graph_shape & shape)
+    : shape_(shape), device_(backends[0]) {
     const draft_hparams & hp      = model.hp;
-    const size_t          n_nodes = (size_t) hp.n_layer * (96 + 36 * hp.conv_kernel_size) + 128;
+    const size_t          n_nodes = (size_t) hp.n_layer * (96 + 36 * hp.conv_kernel_size) + 192;
     ctx_.reset(ggml_init({n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
                           /*no_alloc =*/true}));
     if (!ctx_) {
         throw error(errc::memory, "draft graph: cannot allocate its nodes");
     }
     graph_ = ggml_new_graph_custom(ctx_.get(), n_nodes, false);
-
-    ggml_tensor * tok_embd = model.weights.tok_embd ? model.weights.tok_embd : shared.tok_embd;
-    ggml_tensor * head     = model.weights.output ? model.weights.output : shared.output;
-    builder       b{*this, hp, model.weights, cache, tok_embd, head, ctx_.get()};
+    builder b{*this, hp, model.weights, cache, stage, head, ctx_.get()};
 
     std::vector<ggml_tensor *> k_cache, v_cache;
     for (int32_t il = 0; il < hp.n_layer; ++il) {
@@ -246,19 +239,8 @@ draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & ca
         out_hidden = b.output(b.block(k_cache, v_cache), "hidden");
         b.lattice(out_hidden);
     }
-
-    for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) {
-        ggml_tensor * node = ggml_graph_node(graph_, i);
-        bool          runs = false;
-        for (ggml_backend_t backend : backends) {
-            runs = runs || ggml_backend_supports_op(backend, node);
-        }
-        if (!runs) {
-            throw error(errc::incompatible, std::string("draft graph: no available device runs ") + ggml_op_desc(node) +
-                                                " on " + ggml_type_name(node->src[0]->type) + " (node " + node->name +
-                                                "); convert the drafter to another type");
-        }
-    }
+    inputs.place(ggml_backend_get_device(device_));
+    check_ops(graph_, backends);
 
     std::vector<ggml_backend_t> order = backends;
     sched_.reset(ggml_backend_sched_new(order.data(), nullptr, (int) order.size(), n_nodes, false, false));
@@ -282,10 +264,20 @@ void draft_graph::watch(node_watch * w) {
 }
 
 void draft_graph::compute() {
-    const ggml_status status = ggml_backend_sched_graph_compute(sched_.get(), graph_);
+    inputs.send(device_);
+    const ggml_status status = ggml_backend_sched_graph_compute_async(sched_.get(), graph_);
     if (status != GGML_STATUS_SUCCESS) {
         throw error(errc::decode, std::string("draft graph: ") + ggml_status_to_string(status));
     }
+}
+
+void draft_graph::read(const ggml_tensor * output, void * data) const {
+    ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched_.get(), const_cast<ggml_tensor *>(output));
+    ggml_backend_tensor_get_async(backend, output, data, 0, ggml_nbytes(output));
+}
+
+void draft_graph::wait() {
+    ggml_backend_sched_synchronize(sched_.get());
 }
 
 }  // namespace dflash2

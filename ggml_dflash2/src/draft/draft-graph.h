@@ -7,6 +7,8 @@
 
 #include "draft/draft-cache.h"
 #include "draft/draft-model-impl.h"
+#include "draft/feature-stage.h"
+#include "draft/input-pack.h"
 #include "draft/node-watch.h"
 #include "ggml_dflash2/drafter.h"
 #include "ggml_dflash2/graph-op.h"
@@ -35,22 +37,26 @@ struct ring_inputs {
 
 class draft_graph {
   public:
-    // Builds, allocates and checks the graph. Throws errc::incompatible (names the op no backend runs), errc::memory.
-    draft_graph(const draft_model::impl & model, const draft_cache & cache, const shared_tensors & shared,
-                const std::vector<ggml_backend_t> & backends, const graph_shape & shape);
+    // Builds and allocates the graph on backends[0] (the drafter's device); the head may be on the device of another.
+    // head: [n_embd, n_head_out]. Throws errc::incompatible (names the op that the device cannot run), errc::memory.
+    draft_graph(const draft_model::impl & model, const draft_cache & cache, const feature_stage & stage,
+                ggml_tensor * head, const std::vector<ggml_backend_t> & backends, const graph_shape & shape);
 
-    void compute();              // throws errc::decode
-    void watch(node_watch * w);  // null: none. Must outlive the graph or be replaced
+    void compute();                                            // sends the inputs and starts. Throws errc::decode
+    void read(const ggml_tensor * output, void * data) const;  // starts to copy; there after wait()
+    void wait();                                               // until inputs may be written and outputs are there
+    void watch(node_watch * w);                                // null: none. Must outlive the graph or be replaced
 
     const graph_shape &   shape() const { return shape_; }
     std::vector<graph_op> ops() const;  // in the order of computation, views left out
 
-    // Inputs. Every one is to be set before each compute().
-    ggml_tensor * in_features = nullptr;  // [n_taps * n_embd, n_rows] F32
-    ggml_tensor * in_row_pos  = nullptr;  // [n_rows] I32
-    ggml_tensor * in_tokens   = nullptr;  // [n_block * n_seq] I32: anchor, mask x n_draft
-    ggml_tensor * in_pos      = nullptr;  // [n_block * n_seq] I32
-    ggml_tensor * in_anchors  = nullptr;  // [n_seq] I32
+    // Inputs. They keep their values from one compute() to the next.
+    input_pack    inputs;
+    ggml_tensor * in_staged  = nullptr;  // [n_rows] I32, rows of the stage to inject
+    ggml_tensor * in_row_pos = nullptr;  // [n_rows] I32
+    ggml_tensor * in_embd    = nullptr;  // [n_embd, n_block * n_seq] F32: anchor, mask x n_draft
+    ggml_tensor * in_pos     = nullptr;  // [n_block * n_seq] I32
+    ggml_tensor * in_anchors = nullptr;  // [n_seq] I32
     ring_inputs   in_sliding;
     ring_inputs   in_full;
 
@@ -64,6 +70,7 @@ class draft_graph {
     struct builder;
 
     graph_shape            shape_;
+    ggml_backend_t         device_;
     ggml_context_ptr       ctx_;
     ggml_cgraph *          graph_ = nullptr;
     ggml_backend_sched_ptr sched_;

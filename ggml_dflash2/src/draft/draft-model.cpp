@@ -58,7 +58,9 @@ bool draft_model::has_embd() const {
 }
 
 size_t draft_model::size_bytes() const {
-    return ggml_backend_buffer_get_size(impl_->weights.buffer.get());
+    const draft_weights & w = impl_->weights;
+    return ggml_backend_buffer_get_size(w.buffer.get()) +
+           (w.host_buffer ? ggml_backend_buffer_get_size(w.host_buffer.get()) : 0);
 }
 
 }  // namespace dflash2

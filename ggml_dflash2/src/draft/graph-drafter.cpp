@@ -5,6 +5,8 @@
 #include "draft/draft-cache.h"
 #include "draft/draft-graph.h"
 #include "draft/draft-model-impl.h"
+#include "draft/embedding.h"
+#include "draft/feature-stage.h"
 #include "ggml.h"
 #include "ggml_dflash2/drafter.h"
 #include "ggml_dflash2/error.h"
@@ -13,31 +15,24 @@ namespace dflash2 {
 
 namespace {
 
-constexpr int32_t     INJECT_ROWS  = 64;  // rows of an inject-only graph
-constexpr graph_shape INJECT_SHAPE = {1, INJECT_ROWS, 0, 0, 0};
-constexpr size_t      MAX_GRAPHS   = 8;        // kept shapes; the least recently used one goes first
-constexpr int32_t     MAX_CTX      = 1 << 30;  // keeps positions and cells inside int32
+constexpr size_t  MAX_GRAPHS = 12;       // kept shapes; the least recently used one goes first
+constexpr int32_t MAX_CTX    = 1 << 30;  // keeps positions and cells inside int32
 
-template <typename T>
-void set_input(ggml_tensor * t, const std::vector<T> & data) {
-    if (t) {
-        ggml_backend_tensor_set(t, data.data(), 0, data.size() * sizeof(T));
-    }
+// A graph that only injects rows of one sequence.
+graph_shape inject_shape(int32_t n_rows) {
+    return {1, n_rows, 0, 0, 0};
 }
 
-// What the drafter knows of one sequence: positions begin .. end - 1, those from `injected` on still staged on the
-// host.
+// What the drafter knows of one sequence: positions begin .. end - 1, those from `injected` on still staged.
 struct draft_context {
-    int32_t            begin    = 0;
-    int32_t            end      = 0;
-    int32_t            injected = 0;
-    int32_t            high     = 0;  // largest `injected` since begin: what may have been overwritten in the rings
-    std::vector<float> staged;        // [n_taps * n_embd, end - injected]
+    int32_t begin    = 0;
+    int32_t end      = 0;
+    int32_t injected = 0;
+    int32_t high     = 0;  // largest `injected` since begin: what may have been overwritten in the rings
 
-    void restart(int32_t position) {
-        begin = end = injected = high = position;
-        staged.clear();
-    }
+    int32_t n_staged() const { return end - injected; }
+
+    void restart(int32_t position) { begin = end = injected = high = position; }
 };
 
 }  // namespace
@@ -47,24 +42,34 @@ struct graph_drafter::impl {
     shared_tensors                            shared;
     std::vector<ggml_backend_ptr>             backends;
     draft_cache                               cache;
+    feature_stage                             stage;
+    embedding                                 tok_embd;
+    std::vector<float>                        mask_row;  // [n_embd] embedding of the mask token
     int32_t                                   n_ctx;
     std::vector<draft_context>                contexts;  // [n_seq]
     std::vector<std::unique_ptr<draft_graph>> graphs;    // most recently used first
     const draft_graph *                       last = nullptr;
     std::vector<bool>                         drafted;  // [n_seq] sequences that `last` drafted
     std::unique_ptr<node_watch>               watch = std::make_unique<node_watch>(std::vector<std::string>());
+    int64_t                                   n_built  = 0;
+    int64_t                                   n_passes = 0;
 
     impl(std::shared_ptr<const draft_model> m, const shared_tensors & s, const graph_drafter_params & p)
         : model(std::move(m)),
           shared(s),
           backends(make_backends(model->get(), s, p.n_threads)),
           cache(model->hparams(), p.n_ctx, p.n_seq, p.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, model->get().device),
+          stage(model->hparams(), p.n_seq, model->get().device),
+          tok_embd(model->get().weights.tok_embd ? model->get().weights.tok_embd : s.tok_embd),
+          mask_row(model->hparams().n_embd),
           n_ctx(p.n_ctx),
-          contexts(p.n_seq) {}
+          contexts(p.n_seq) {
+        tok_embd.read(hp().mask_token_id, mask_row.data());
+    }
 
     const draft_hparams & hp() const { return model->hparams(); }
 
-    size_t row_size() const { return (size_t) hp().n_taps() * hp().n_embd; }
+    ggml_backend_t device() const { return backends[0].get(); }
 
     draft_context & context(int32_t seq, const char * who) {
         if (seq < 0 || seq >= (int32_t) contexts.size()) {
@@ -81,7 +86,9 @@ struct graph_drafter::impl {
             for (const ggml_backend_ptr & b : backends) {
                 list.push_back(b.get());
             }
-            auto g = std::make_unique<draft_graph>(model->get(), cache, shared, list, shape);
+            ggml_tensor * head = model->has_head() ? model->get().weights.output : shared.output;
+            auto          g    = std::make_unique<draft_graph>(model->get(), cache, stage, head, list, shape);
+            n_built++;
             g->watch(watched());
             if (graphs.size() == MAX_GRAPHS) {
                 last = graphs.back().get() == last ? nullptr : last;
@@ -105,60 +112,61 @@ struct graph_drafter::impl {
         return shape;
     }
 
-    // Collects the inputs of the rows to inject, sequence after sequence.
+    // What goes to the ring, sequence after sequence.
     struct row_inputs {
+        std::vector<int32_t> staged;
         std::vector<int32_t> pos;
         std::vector<int64_t> sliding;
         std::vector<int64_t> full;
-        std::vector<float>   features;
     };
 
-    // Takes up to n_rows staged rows of a sequence, padded to n_rows.
-    void add_rows(row_inputs & in, int32_t seq, int32_t n_rows) {
-        draft_context & c      = contexts[seq];
-        const int32_t   n_real = std::min(n_rows, c.end - c.injected);
+    // Takes n_real rows of a sequence that are staged from row `first` on, padded to n_rows.
+    void add_rows(row_inputs & in, int32_t seq, int32_t first, int32_t n_real, int32_t n_rows) {
+        draft_context & c = contexts[seq];
         for (int32_t i = 0; i < n_rows; ++i) {
+            in.staged.push_back(i < n_real ? first + i : stage.zero_row());
             in.pos.push_back(i < n_real ? c.injected + i : 0);
         }
         cache.layout(true).add_rows(seq, c.injected, n_real, n_rows, in.sliding);
         cache.layout(false).add_rows(seq, c.injected, n_real, n_rows, in.full);
-        const auto taken = c.staged.begin() + (ptrdiff_t) (n_real * row_size());
-        in.features.insert(in.features.end(), c.staged.begin(), taken);
-        in.features.resize(in.pos.size() * row_size(), 0.0f);
-
-        c.staged.erase(c.staged.begin(), taken);
         c.injected += n_real;
         c.high = std::max(c.high, c.injected);
     }
 
     static void set_rows(draft_graph & g, const row_inputs & in) {
-        set_input(g.in_row_pos, in.pos);
-        set_input(g.in_sliding.rows, in.sliding);
-        set_input(g.in_full.rows, in.full);
-        set_input(g.in_features, in.features);
+        g.inputs.set(g.in_staged, in.staged);
+        g.inputs.set(g.in_row_pos, in.pos);
+        g.inputs.set(g.in_sliding.rows, in.sliding);
+        g.inputs.set(g.in_full.rows, in.full);
     }
 
-    // Injects a sequence's staged rows until at most n_keep are left.
-    void flush(int32_t seq, int32_t n_keep) {
-        const draft_context & c = contexts[seq];
-        while (c.end - c.injected > n_keep) {
-            draft_graph & g = graph(INJECT_SHAPE);
-            row_inputs    in;
-            add_rows(in, seq, INJECT_ROWS);
-            set_rows(g, in);
-            g.compute();
-        }
+    // Starts to inject n_real rows that are staged from row `first` on.
+    void start_inject(int32_t seq, int32_t first, int32_t n_real, int32_t n_rows) {
+        draft_graph & g = graph(inject_shape(n_rows));
+        row_inputs    in;
+        add_rows(in, seq, first, n_real, n_rows);
+        g.wait();
+        set_rows(g, in);
+        g.compute();
+        n_passes++;
     }
+
+    // Injects a sequence's staged rows.
+    void flush(int32_t seq) { start_inject(seq, stage.row(seq), contexts[seq].n_staged(), feature_stage::N_STAGED); }
 
     void set_blocks(draft_graph & g, const std::vector<draft_job> & jobs) {
         const graph_shape &  shape = g.shape();
         const int32_t        B     = shape.n_draft + 1;
         const ring_layout &  near  = cache.layout(true);
         const ring_layout &  all   = cache.layout(false);
-        std::vector<int32_t> tokens((size_t) B * shape.n_seq, hp().mask_token_id);
         std::vector<int32_t> anchors(shape.n_seq, hp().mask_token_id);
+        float *              embd = g.inputs.data<float>(g.in_embd);
+        for (int32_t i = 0; i < B * shape.n_seq; ++i) {
+            std::copy(mask_row.begin(), mask_row.end(), embd + (size_t) i * hp().n_embd);
+        }
         for (const draft_job & job : jobs) {
-            anchors[job.seq] = tokens[(size_t) job.seq * B] = job.anchor;
+            anchors[job.seq] = job.anchor;
+            tok_embd.read(job.anchor, embd + (size_t) job.seq * B * hp().n_embd);
         }
         std::vector<int32_t>  pos;
         std::vector<int64_t>  near_rows, all_rows;
@@ -177,27 +185,27 @@ struct graph_drafter::impl {
                 all.add_mask(c.begin, c.end, shape.n_kv_full, B, hp().causal, all_mask);
             }
         }
-        set_input(g.in_tokens, tokens);
-        set_input(g.in_anchors, anchors);
-        set_input(g.in_pos, pos);
-        set_input(g.in_sliding.block, near_rows);
-        set_input(g.in_full.block, all_rows);
-        set_input(g.in_sliding.mask, near_mask);
-        set_input(g.in_full.mask, all_mask);
+        g.inputs.set(g.in_anchors, anchors);
+        g.inputs.set(g.in_pos, pos);
+        g.inputs.set(g.in_sliding.block, near_rows);
+        g.inputs.set(g.in_full.block, all_rows);
+        g.inputs.set(g.in_sliding.mask, near_mask);
+        g.inputs.set(g.in_full.mask, all_mask);
     }
 
-    std::vector<lattice> read_lattices(const draft_graph & g, const std::vector<draft_job> & jobs) const {
+    std::vector<lattice> read_lattices(draft_graph & g, const std::vector<draft_job> & jobs) const {
         const size_t K = hp().selector_top_k;
         const size_t D = g.shape().n_draft;
 
         std::vector<token_id> cand(ggml_nelements(g.out_cand));
         std::vector<float>    first(ggml_nelements(g.out_score_first));
         std::vector<float>    rest(g.out_score ? ggml_nelements(g.out_score) : 0);
-        ggml_backend_tensor_get(g.out_cand, cand.data(), 0, ggml_nbytes(g.out_cand));
-        ggml_backend_tensor_get(g.out_score_first, first.data(), 0, ggml_nbytes(g.out_score_first));
+        g.read(g.out_cand, cand.data());
+        g.read(g.out_score_first, first.data());
         if (g.out_score) {
-            ggml_backend_tensor_get(g.out_score, rest.data(), 0, ggml_nbytes(g.out_score));
+            g.read(g.out_score, rest.data());
         }
+        g.wait();
         std::vector<lattice> out;
         for (const draft_job & job : jobs) {
             lattice lat;
@@ -273,7 +281,6 @@ bool graph_drafter::truncate(int32_t seq, int32_t n_keep) {
     }
     c.end      = n_keep;
     c.injected = std::min(c.injected, n_keep);
-    c.staged.resize((size_t) (c.end - c.injected) * d.row_size());
     return true;
 }
 
@@ -299,14 +306,24 @@ void graph_drafter::inject(int32_t seq, const features & f) {
     if (c.begin == c.end) {
         c.restart(f.position);
     }
-    for (int32_t i = 0; i < f.n_rows; ++i) {
-        for (const float * tap : f.tap) {
-            const float * row = tap + (size_t) i * f.n_embd;
-            c.staged.insert(c.staged.end(), row, row + f.n_embd);
+    const int32_t n_piece = d.stage.n_prompt();
+    for (int32_t done = 0; done < f.n_rows;) {
+        const int32_t n_left = f.n_rows - done;
+        if (c.n_staged() == 0 && n_left >= n_piece) {
+            d.stage.put(d.device(), f, done, n_piece, d.stage.prompt_row());
+            c.end += n_piece;
+            d.start_inject(seq, d.stage.prompt_row(), n_piece, n_piece);
+            done += n_piece;
+            continue;
+        }
+        const int32_t n = std::min(n_left, feature_stage::N_STAGED - c.n_staged());
+        d.stage.put(d.device(), f, done, n, d.stage.row(seq) + c.n_staged());
+        c.end += n;
+        done += n;
+        if (c.n_staged() == feature_stage::N_STAGED) {
+            d.flush(seq);
         }
     }
-    c.end += f.n_rows;
-    d.flush(seq, INJECT_ROWS);
 }
 
 std::vector<lattice> graph_drafter::draft(const std::vector<draft_job> & jobs, int32_t n_draft) {
@@ -319,18 +336,22 @@ std::vector<lattice> graph_drafter::draft(const std::vector<draft_job> & jobs, i
     d.check(jobs);
     int32_t n_seq = 0;
     for (const draft_job & job : jobs) {
-        d.flush(job.seq, d.hp().block_size);
+        if (d.contexts[job.seq].n_staged() > d.hp().block_size) {
+            d.flush(job.seq);
+        }
         n_seq = std::max(n_seq, job.seq + 1);
     }
 
     draft_graph &    g = d.graph(d.round_shape(n_seq, n_draft));
     impl::row_inputs in;
-    for (int32_t seq = 0; seq < n_seq; ++seq) {
-        d.add_rows(in, seq, d.hp().block_size);
+    for (int32_t seq = 0; seq < n_seq; ++seq) {  // of idle ones too, if they fit
+        const int32_t n_staged = d.contexts[seq].n_staged();
+        d.add_rows(in, seq, d.stage.row(seq), n_staged > d.hp().block_size ? 0 : n_staged, d.hp().block_size);
     }
     d.set_rows(g, in);
     d.set_blocks(g, jobs);
     g.compute();
+    d.n_passes++;
     d.last = &g;
     d.drafted.assign(d.contexts.size(), false);
     for (const draft_job & job : jobs) {
@@ -372,7 +393,11 @@ std::vector<graph_op> graph_drafter::ops(int32_t seqs, int32_t n_draft) const {
                                         std::to_string(max_draft()) + "], got " + std::to_string(seqs) + " and " +
                                         std::to_string(n_draft));
     }
-    return impl_->graph(n_draft ? impl_->round_shape(seqs, n_draft) : INJECT_SHAPE).ops();
+    return impl_->graph(n_draft ? impl_->round_shape(seqs, n_draft) : inject_shape(feature_stage::N_STAGED)).ops();
+}
+
+graph_counts graph_drafter::counts() const {
+    return {impl_->n_built, impl_->n_passes};
 }
 
 void graph_drafter::watch(const std::vector<std::string> & names) {

@@ -26,7 +26,9 @@ std::string shape_string(const std::vector<int64_t> & ne) {
 // Creates the ggml tensors of the file's tensors, one by one and checked.
 class binder {
   public:
-    binder(const gguf_file & file, ggml_context * ctx) : file_(file), ctx_(ctx) {}
+    // Tensors are created in `ctx`, the token embedding in `host_ctx`.
+    binder(const gguf_file & file, ggml_context * ctx, ggml_context * host_ctx)
+        : file_(file), ctx_(ctx), host_ctx_(host_ctx) {}
 
     ggml_tensor * bind(const std::string & name, std::vector<int64_t> ne, kind k, bool required = true) {
         const gguf_tensor * t = file_.find_tensor(name);
@@ -55,7 +57,8 @@ class binder {
     }
 
     ggml_tensor * create(const std::string & name, ggml_type type, const std::vector<int64_t> & ne) {
-        ggml_tensor * t = ggml_new_tensor(ctx_, type, GGML_MAX_DIMS, ne.data());
+        ggml_context * ctx = name == schema::TOKEN_EMBD ? host_ctx_ : ctx_;
+        ggml_tensor *  t   = ggml_new_tensor(ctx, type, GGML_MAX_DIMS, ne.data());
         ggml_set_name(t, name.c_str());
         used_.insert(name);
         return t;
@@ -72,6 +75,7 @@ class binder {
   private:
     const gguf_file &     file_;
     ggml_context *        ctx_;
+    ggml_context *        host_ctx_;
     std::set<std::string> used_;
 };
 
@@ -132,12 +136,36 @@ std::vector<int32_t> read_d2t(const gguf_file & file, const gguf_tensor & t, int
     return out;
 }
 
+ggml_backend_buffer_ptr allocate(const gguf_file & file, ggml_context * ctx, ggml_backend_dev_t device) {
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, ggml_backend_dev_buffer_type(device)));
+    if (!buffer) {
+        throw error(errc::memory, file.path() + ": cannot allocate the weights on " + ggml_backend_dev_name(device));
+    }
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    return buffer;
+}
+
+void load(const gguf_file & file, ggml_context * ctx, const ggml_tensor * d2t, const std::vector<int32_t> & d2t_ids) {
+    std::vector<uint8_t> bytes;
+    for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
+        if (t == d2t) {
+            ggml_backend_tensor_set(t, d2t_ids.data(), 0, ggml_nbytes(t));
+            continue;
+        }
+        const gguf_tensor & source = *file.find_tensor(t->name);
+        bytes.resize(source.size);
+        file.read(source, bytes.data());
+        ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
+    }
+}
+
 }  // namespace
 
 draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device) {
     draft_weights w;
     w.ctx.reset(ggml_init({(file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
-    if (!w.ctx) {
+    w.host_ctx.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
+    if (!w.ctx || !w.host_ctx) {
         throw error(errc::memory, file.path() + ": cannot allocate tensor headers");
     }
 
@@ -147,7 +175,7 @@ draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_back
                   std::to_string(hp.n_vocab));
     }
 
-    binder        b(file, w.ctx.get());
+    binder        b(file, w.ctx.get(), w.host_ctx.get());
     const int64_t n_embd = hp.n_embd;
     w.fc                 = b.bind(schema::FC, {n_embd * hp.n_taps(), n_embd}, kind::matrix);
     w.hidden_norm        = b.bind(schema::HIDDEN_NORM, {n_embd}, kind::vector);
@@ -173,22 +201,11 @@ draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_back
     }
     b.reject_unknown();
 
-    w.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(w.ctx.get(), ggml_backend_dev_buffer_type(device)));
-    if (!w.buffer) {
-        throw error(errc::memory, file.path() + ": cannot allocate the weights on " + ggml_backend_dev_name(device));
-    }
-    ggml_backend_buffer_set_usage(w.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-
-    std::vector<uint8_t> bytes;
-    for (ggml_tensor * t = ggml_get_first_tensor(w.ctx.get()); t; t = ggml_get_next_tensor(w.ctx.get(), t)) {
-        if (t == w.d2t) {
-            ggml_backend_tensor_set(t, d2t.data(), 0, ggml_nbytes(t));
-            continue;
-        }
-        const gguf_tensor & source = *file.find_tensor(t->name);
-        bytes.resize(source.size);
-        file.read(source, bytes.data());
-        ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
+    w.buffer = allocate(file, w.ctx.get(), device);
+    load(file, w.ctx.get(), w.d2t, d2t);
+    if (w.tok_embd) {
+        w.host_buffer = allocate(file, w.host_ctx.get(), ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+        load(file, w.host_ctx.get(), nullptr, {});
     }
     return w;
 }

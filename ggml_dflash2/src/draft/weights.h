@@ -1,4 +1,4 @@
-// Tensors of a drafter on one backend device.
+// Tensors of a drafter on one backend device; the token embedding stays in host memory.
 #pragma once
 
 #include <string>
@@ -46,6 +46,8 @@ struct draft_weights {
 
     ggml_context_ptr        ctx;
     ggml_backend_buffer_ptr buffer;
+    ggml_context_ptr        host_ctx;  // of the embedding, which is read on the host
+    ggml_backend_buffer_ptr host_buffer;
 };
 
 // Binds every tensor by name, checks shape and type, rejects tensors it does not know, then loads the data.

@@ -32,6 +32,10 @@ void check(const sampling_params & s, int32_t n_vocab) {
     }
 }
 
+error not_finite() {
+    return error(errc::decode, "the target's logits are not finite; check the target file and its quantization");
+}
+
 std::vector<logit_bias> collect_biases(const target & tgt, const request & req) {
     std::vector<logit_bias> out = req.sampling.biases;
     for (token_id id = 0; req.ignore_eos && id < tgt.n_vocab(); ++id) {
@@ -50,10 +54,7 @@ law_sampler::law_sampler(const target & tgt, const request & req)
       n_vocab_(tgt.n_vocab()) {
     const sampling_params & s = req.sampling;
     check(s, n_vocab_);
-    const auto add = [&](llama_sampler * sampler) {
-        llama_sampler_chain_add(chain_.get(), sampler);
-        plain_ = false;
-    };
+    const auto add = [&](llama_sampler * sampler) { llama_sampler_chain_add(chain_.get(), sampler); };
     if (!s.grammar.empty()) {
         grammar_.reset(llama_sampler_init_grammar(tgt.vocab(), s.grammar.c_str(), "root"));
         plain_ = false;
@@ -64,10 +65,14 @@ law_sampler::law_sampler(const target & tgt, const request & req)
     plain_               = plain_ && biases_.empty();
     const bool penalties = s.repeat_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
     if (penalties && s.repeat_last_n != 0) {
+        plain_ = false;
         add(llama_sampler_init_penalties(n_vocab_, s.repeat_last_n < 0 ? tgt.n_ctx() : s.repeat_last_n,
                                          s.repeat_penalty, s.frequency_penalty, s.presence_penalty));
     }
-    greedy_ = s.temperature == 0.0f;
+    greedy_      = s.temperature == 0.0f;
+    temperature_ = s.temperature;
+    top_k_       = plain_ ? s.top_k : 0;
+    wide_        = plain_ && s.top_k == 0 && s.typical_p == 1.0f && s.top_p == 1.0f && s.min_p == 0.0f;
     if (!greedy_) {
         if (s.top_k > 0) {
             add(llama_sampler_init_top_k(s.top_k));
@@ -88,10 +93,20 @@ law_sampler::law_sampler(const target & tgt, const request & req)
     }
 }
 
-void law_sampler::apply(const float * logits) {
-    data_.resize(n_vocab_);
+// What the chain has to look at.
+void law_sampler::list(const float * logits) {
+    data_.clear();
+    if (top_k_ > 0) {
+        if (find_top(logits, n_vocab_, top_k_, top_)) {
+            throw not_finite();
+        }
+        for (const int32_t id : top_) {
+            data_.push_back({id, logits[id], 0.0f});
+        }
+        return;
+    }
     for (int32_t id = 0; id < n_vocab_; ++id) {
-        data_[id] = {id, logits[id], 0.0f};
+        data_.push_back({id, logits[id], 0.0f});
     }
     for (const logit_bias & b : biases_) {
         data_[b.id].logit += b.bias;
@@ -103,6 +118,9 @@ void law_sampler::apply(const float * logits) {
     // What is excluded must not reach the chain: typical sampling would compute 0 log 0.
     const auto excluded = [](const llama_token_data & d) { return d.logit == -INFINITY; };
     data_.erase(std::remove_if(data_.begin(), data_.end(), excluded), data_.end());
+}
+
+void law_sampler::apply() {
     if (data_.empty()) {
         throw error(errc::decode, "grammar, logit_bias and ignore_eos exclude every token; relax one of them");
     }
@@ -111,38 +129,41 @@ void law_sampler::apply(const float * logits) {
 }
 
 token_id law_sampler::argmax(const float * logits) {
-    token_id best  = 0;
-    float    value = logits[0];
-    bool     nan   = false;
     if (plain_) {
-        for (int32_t id = 1; id < n_vocab_; ++id) {
-            nan |= logits[id] != logits[id];
-            if (logits[id] > value) {
-                best  = id;
-                value = logits[id];
-            }
+        const row_peak peak = find_peak(logits, n_vocab_);
+        if (peak.nan || !std::isfinite(peak.value)) {
+            throw not_finite();
         }
-    } else {
-        apply(logits);
-        best  = cur_.data[0].id;
-        value = cur_.data[0].logit;
-        for (size_t i = 1; i < cur_.size; ++i) {
-            const llama_token_data & d = cur_.data[i];
-            nan |= d.logit != d.logit;
-            if (d.logit > value || (d.logit == value && d.id < best)) {
-                best  = d.id;
-                value = d.logit;
-            }
+        return peak.index;
+    }
+    list(logits);
+    apply();
+    token_id best  = cur_.data[0].id;
+    float    value = cur_.data[0].logit;
+    bool     nan   = false;
+    for (size_t i = 1; i < cur_.size; ++i) {
+        const llama_token_data & d = cur_.data[i];
+        nan |= d.logit != d.logit;
+        if (d.logit > value || (d.logit == value && d.id < best)) {
+            best  = d.id;
+            value = d.logit;
         }
     }
     if (nan || !std::isfinite(value)) {
-        throw error(errc::decode, "the target's logits are not finite; check the target file and its quantization");
+        throw not_finite();
     }
     return best;
 }
 
-const law & law_sampler::distribution(const float * logits) {
-    apply(logits);
+const target_law & law_sampler::distribution(const float * logits) {
+    if (wide_) {
+        if (!wide_law_.assign(logits, n_vocab_, temperature_)) {
+            throw not_finite();
+        }
+        return wide_law_;
+    }
+    list(logits);
+    apply();
     float max = -INFINITY;
     for (size_t i = 0; i < cur_.size; ++i) {
         max = std::max(max, cur_.data[i].logit);
@@ -154,12 +175,12 @@ const law & law_sampler::distribution(const float * logits) {
         sum += law_[i].p;
     }
     if (!std::isfinite(max) || !std::isfinite(sum)) {
-        throw error(errc::decode, "the target's logits are not finite; check the target file and its quantization");
+        throw not_finite();
     }
     for (token_prob & t : law_) {
         t.p = (float) (t.p / sum);
     }
-    return law_;
+    return view_;
 }
 
 void law_sampler::accept(token_id id) {

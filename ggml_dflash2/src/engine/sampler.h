@@ -1,6 +1,7 @@
 // The target's law after the user's whole sampler chain, on libllama's samplers.
 #pragma once
 
+#include "core/row-scan.h"
 #include "ggml_dflash2/engine.h"
 #include "llama-cpp.h"
 
@@ -10,28 +11,37 @@ class law_sampler {
   public:
     // Looks at the prompt for the penalties. Throws errc::argument naming the parameter.
     law_sampler(const target & tgt, const request & req);
+    law_sampler(const law_sampler &)             = delete;
+    law_sampler & operator=(const law_sampler &) = delete;
 
     bool greedy() const { return greedy_; }
 
     // Both read logits [n_vocab] and keep the chain's state. Throw errc::decode when the logits are not finite.
-    token_id    argmax(const float * logits);
-    const law & distribution(const float * logits);  // valid until the next call
+    token_id           argmax(const float * logits);
+    const target_law & distribution(const float * logits);  // valid until the next call, and as long as the logits
 
     // Advances the chain by a committed token.
     void accept(token_id id);
 
   private:
-    void apply(const float * logits);
+    void list(const float * logits);
+    void apply();
 
     llama_sampler_ptr             chain_;
     llama_sampler_ptr             grammar_;  // null: none; not part of the chain, since it must not see the prompt
     std::vector<logit_bias>       biases_;
-    bool                          greedy_ = true;
-    bool                          plain_  = true;  // greedy on the logits as they are
+    bool                          greedy_      = true;
+    bool                          plain_       = true;   // the first sampler of the chain sees the logits as they are
+    bool                          wide_        = false;  // the chain is nothing but a temperature
+    int32_t                       top_k_       = 0;      // the chain begins with this cut; 0: with none
+    float                         temperature_ = 0.0f;
     int32_t                       n_vocab_;
     std::vector<llama_token_data> data_;
     llama_token_data_array        cur_ = {};
+    std::vector<int32_t>          top_;
     law                           law_;
+    law_view                      view_{law_};
+    wide_law                      wide_law_;
 };
 
 }  // namespace dflash2

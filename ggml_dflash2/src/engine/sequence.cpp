@@ -20,7 +20,7 @@ token_id sequence::pick(const float * logits, int32_t position) {
     if (sampler_.greedy()) {
         return sampler_.argmax(logits);
     }
-    return draw(sampler_.distribution(logits), random_.uniform(random_stream::residual, (uint32_t) position));
+    return sampler_.distribution(logits).draw(random_.uniform(random_stream::residual, (uint32_t) position));
 }
 
 void sequence::start(const float * logits, std::vector<emitted> & out) {
@@ -51,7 +51,7 @@ verdict sequence::verify(const draft_path & path, accept_rule rule,
     };
     verdict v;
     if (sampled_walk(rule)) {
-        const law_at p = [&](int32_t row) -> const law & {
+        const target_law_at p = [&](int32_t row) -> const target_law & {
             advance(row);
             return sampler_.distribution(logits(row));
         };
