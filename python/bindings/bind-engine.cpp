@@ -167,20 +167,20 @@ void bind_engine(py::module_ & m) {
         .def_readonly("tokens", &progress::tokens)
         .def_property_readonly("finish_reason", [](const progress & p) { return reason_name(p.reason); });
 
-    py::class_<engine>(m, "Engine", "The lossless round loop.")
-        .def(py::init([](target & tgt, drafter * dft, int32_t n_draft_max, float p_min, float draft_temperature,
-                         bool draft_cut, const std::string & rule) {
-                 engine_params params;
-                 params.n_draft_max       = n_draft_max;
-                 params.p_min             = p_min;
-                 params.draft_temperature = draft_temperature;
-                 params.draft_cut         = draft_cut;
-                 params.rule              = rule_from_name(rule);
-                 return std::make_unique<engine>(tgt, dft, params);
-             }),
-             py::arg("target"), py::arg("drafter").none(true), py::kw_only(), py::arg("n_draft_max") = -1,
-             py::arg("p_min") = 0.0f, py::arg("draft_temperature") = 1.0f, py::arg("draft_cut") = true,
-             py::arg("accept_rule") = "rejection", py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
+    py::class_<engine> cls(m, "Engine", "The lossless round loop.");
+    cls.def(py::init([](target & tgt, drafter * dft, int32_t n_draft_max, float p_min, float draft_temperature,
+                        bool draft_cut, const std::string & rule) {
+                engine_params params;
+                params.n_draft_max       = n_draft_max;
+                params.p_min             = p_min;
+                params.draft_temperature = draft_temperature;
+                params.draft_cut         = draft_cut;
+                params.rule              = rule_from_name(rule);
+                return std::make_unique<engine>(tgt, dft, params);
+            }),
+            py::arg("target"), py::arg("drafter").none(true), py::kw_only(), py::arg("n_draft_max") = -1,
+            py::arg("p_min") = 0.0f, py::arg("draft_temperature") = 1.0f, py::arg("draft_cut") = true,
+            py::arg("accept_rule") = "rejection", py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
         .def("submit", &engine::submit, py::arg("request"))
         .def(
             "step", [](engine & e) { return e.step(poll_signals); }, py::call_guard<py::gil_scoped_release>())
@@ -190,6 +190,9 @@ void bind_engine(py::module_ & m) {
         .def(
             "request_stats", [](const engine & e, int64_t id) { return stats(e.request_stats(id)); }, py::arg("id"))
         .def_property_readonly("total_stats", &engine::total_stats);
+#ifdef DFLASH2_BENCH
+    cls.def("set_synthetic_acceptance", &engine::set_synthetic_acceptance, py::arg("rates"));
+#endif
 }
 
 }  // namespace dflash2

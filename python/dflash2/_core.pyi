@@ -182,6 +182,9 @@ class Target:
     @property
     def description(self) -> str: ...
     @property
+    def head_device(self) -> str:
+        """ggml's name of the device that the output head lies on."""
+    @property
     def metadata(self) -> dict[str, str]: ...
     @property
     def bos(self) -> int: ...

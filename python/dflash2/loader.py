@@ -38,8 +38,8 @@ def load(
         n_batch: prompt tokens decoded at once.
         n_threads: None: half of the logical cores.
         n_gpu_layers: target layers on the GPU; -1: all.
-        draft_device: device of the drafter, as `dflash2 --list-devices` prints; None: the first
-            GPU when target layers are on the GPU, else the CPU.
+        draft_device: device of the drafter, as `dflash2 --list-devices` prints; None: that
+            of the target's output head.
         spec_draft_n_max, spec_draft_p_min, draft_temperature, accept_rule: see `Engine`.
 
     Raises:
@@ -90,22 +90,25 @@ def open_models(
     _require("n_threads", 1 if n_threads is None else n_threads, 1)
     _require("n_gpu_layers", n_gpu_layers, -1)
     try:
-        # The small file first: a bad one is found before the large one is read.
-        model = None
-        if draft is not None:
-            device = _draft_device(n_gpu_layers) if draft_device is None else draft_device
-            model = core.DraftModel(os.fsencode(draft), device)
+        model, block_size = None, 1
+        if draft is not None and draft_device is None and n_gpu_layers != 0:
+            block_size = _block_size(draft)
+        elif draft is not None:
+            # The small file first: a bad one is found before the large one is read.
+            model = core.DraftModel(os.fsencode(draft), draft_device or "")
+            block_size = model.hparams["block_size"]
         tgt = core.Target(
             os.fsencode(target),
             n_ctx=n_ctx,
             n_seq=n_parallel,
             n_batch=n_batch,
-            n_rollback=0 if model is None else model.hparams["block_size"] - 1,
+            n_rollback=block_size - 1,
             n_threads=0 if n_threads is None else n_threads,
             n_gpu_layers=n_gpu_layers,
         )
         drafter = None
-        if model is not None:
+        if draft is not None:
+            model = model or core.DraftModel(os.fsencode(draft), tgt.head_device)
             check_pair(DraftFacts.of(model), TargetFacts.of(tgt))
             drafter = core.GraphDrafter(model, tgt, n_threads=tgt.n_threads)
         return tgt, drafter
@@ -113,9 +116,10 @@ def open_models(
         drain_log()
 
 
-def _draft_device(n_gpu_layers: int) -> str:
-    gpus = [name for name, _, kind in core.list_devices() if kind == "gpu"]
-    return gpus[0] if gpus and n_gpu_layers != 0 else ""
+def _block_size(draft: StrPath) -> int:
+    """Of a drafter whose device is not known yet; the model checks it."""
+    value = core.read_gguf(os.fsencode(draft))[0].get("dflash.block_size")
+    return value if isinstance(value, int) and 1 <= value < 2**15 else 1
 
 
 def _require(name: str, value: int, least: int) -> None:

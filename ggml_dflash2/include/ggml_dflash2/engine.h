@@ -101,6 +101,12 @@ class engine {
     stats         total_stats() const;  // of all requests
     int32_t       n_draft_max() const;  // effective
 
+#ifdef DFLASH2_BENCH
+    // To time synthetic weights: later requests keep draft tokens 0 .. i with probability rates[i], whatever the target
+    // says. Their text is wrong. Empty: no more.
+    void set_synthetic_acceptance(const std::vector<double> & rates);
+#endif
+
   private:
     struct impl;
     std::unique_ptr<impl> impl_;

@@ -85,6 +85,7 @@ class target {
     uint64_t              vocab_hash() const;  // FNV-1a over ids, texts and types; see convert/
 
     shared_tensors      shared() const;
+    std::string         head_device() const;  // ggml's name of the device that the output head lies on
     const llama_vocab * vocab() const;
 
   private:

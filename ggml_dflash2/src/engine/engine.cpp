@@ -18,6 +18,10 @@ struct engine::impl {
     stats             total;  // of requests that no slot knows any more
     int64_t           next_id = 1;
 
+#ifdef DFLASH2_BENCH
+    std::vector<double> synthetic_rates;
+#endif
+
     std::vector<int32_t>                  taps;
     std::unique_ptr<round_runner>         rounds;
     std::deque<std::unique_ptr<sequence>> queue;  // checked when submitted, so that a bad request fails there
@@ -162,9 +166,18 @@ int64_t engine::submit(const request & req) {
                     "p_min cuts greedy drafts only: with a temperature above 0 it would make the length "
                     "depend on drawn tokens; use p_min = 0 or accept_rule match");
     }
+#ifdef DFLASH2_BENCH
+    seq->forced.set(e.synthetic_rates, req.sampling.seed);
+#endif
     e.queue.push_back(std::move(seq));
     return e.next_id++;
 }
+
+#ifdef DFLASH2_BENCH
+void engine::set_synthetic_acceptance(const std::vector<double> & rates) {
+    impl_->synthetic_rates = rates;
+}
+#endif
 
 std::vector<progress> engine::step(const std::function<void()> & poll) {
     impl & e = *impl_;

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "ggml_dflash2/error.h"
 
 namespace dflash2 {
 
 namespace {
+
+constexpr size_t MANY_BIASES = 64;
 
 void check(const sampling_params & s, int32_t n_vocab) {
     const auto require = [](bool ok, const char * name, const char * expected, double got) {
@@ -36,12 +39,20 @@ error not_finite() {
     return error(errc::decode, "the target's logits are not finite; check the target file and its quantization");
 }
 
+// Ids are distinct.
 std::vector<logit_bias> collect_biases(const target & tgt, const request & req) {
-    std::vector<logit_bias> out = req.sampling.biases;
+    std::map<token_id, float> sum;
+    for (const logit_bias & b : req.sampling.biases) {
+        sum[b.id] += b.bias;
+    }
     for (token_id id = 0; req.ignore_eos && id < tgt.n_vocab(); ++id) {
         if (tgt.is_eog(id)) {
-            out.push_back({id, -INFINITY});
+            sum[id] = -INFINITY;
         }
+    }
+    std::vector<logit_bias> out;
+    for (const auto & [id, bias] : sum) {
+        out.push_back({id, bias});
     }
     return out;
 }
@@ -62,7 +73,7 @@ law_sampler::law_sampler(const target & tgt, const request & req)
             throw error(errc::argument, "grammar: not valid GBNF with a start symbol \"root\"");
         }
     }
-    plain_               = plain_ && biases_.empty();
+    plain_               = plain_ && biases_.size() <= MANY_BIASES;
     const bool penalties = s.repeat_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
     if (penalties && s.repeat_last_n != 0) {
         plain_ = false;
@@ -71,8 +82,9 @@ law_sampler::law_sampler(const target & tgt, const request & req)
     }
     greedy_      = s.temperature == 0.0f;
     temperature_ = s.temperature;
-    top_k_       = plain_ ? s.top_k : 0;
-    wide_        = plain_ && s.top_k == 0 && s.typical_p == 1.0f && s.top_p == 1.0f && s.min_p == 0.0f;
+    n_best_      = !plain_ ? 0 : greedy_ ? 1 : s.top_k;
+    n_best_ += n_best_ > 0 ? (int32_t) biases_.size() : 0;
+    wide_ = plain_ && biases_.empty() && s.top_k == 0 && s.typical_p == 1.0f && s.top_p == 1.0f && s.min_p == 0.0f;
     if (!greedy_) {
         if (s.top_k > 0) {
             add(llama_sampler_init_top_k(s.top_k));
@@ -96,20 +108,26 @@ law_sampler::law_sampler(const target & tgt, const request & req)
 // What the chain has to look at.
 void law_sampler::list(const float * logits) {
     data_.clear();
-    if (top_k_ > 0) {
-        if (find_top(logits, n_vocab_, top_k_, top_)) {
+    if (n_best_ > 0) {
+        if (find_top(logits, n_vocab_, n_best_, best_)) {
             throw not_finite();
         }
-        for (const int32_t id : top_) {
+        for (const int32_t id : best_) {
             data_.push_back({id, logits[id], 0.0f});
         }
-        return;
-    }
-    for (int32_t id = 0; id < n_vocab_; ++id) {
-        data_.push_back({id, logits[id], 0.0f});
+    } else {
+        for (int32_t id = 0; id < n_vocab_; ++id) {
+            data_.push_back({id, logits[id], 0.0f});
+        }
     }
     for (const logit_bias & b : biases_) {
-        data_[b.id].logit += b.bias;
+        const auto is_it = [&b](const llama_token_data & d) { return d.id == b.id; };
+        const auto it    = n_best_ > 0 ? std::find_if(data_.begin(), data_.end(), is_it) : data_.begin() + b.id;
+        if (it != data_.end()) {
+            it->logit += b.bias;
+        } else if (b.bias > 0.0f) {  // lowered, it stays behind those that are listed
+            data_.push_back({b.id, logits[b.id] + b.bias, 0.0f});
+        }
     }
     cur_ = {data_.data(), data_.size(), -1, false};
     if (grammar_) {
@@ -129,7 +147,7 @@ void law_sampler::apply() {
 }
 
 token_id law_sampler::argmax(const float * logits) {
-    if (plain_) {
+    if (plain_ && biases_.empty()) {
         const row_peak peak = find_peak(logits, n_vocab_);
         if (peak.nan || !std::isfinite(peak.value)) {
             throw not_finite();

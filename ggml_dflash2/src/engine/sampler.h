@@ -31,14 +31,14 @@ class law_sampler {
     llama_sampler_ptr             grammar_;  // null: none; not part of the chain, since it must not see the prompt
     std::vector<logit_bias>       biases_;
     bool                          greedy_      = true;
-    bool                          plain_       = true;   // the first sampler of the chain sees the logits as they are
-    bool                          wide_        = false;  // the chain is nothing but a temperature
-    int32_t                       top_k_       = 0;      // the chain begins with this cut; 0: with none
+    bool                          plain_       = true;   // neither grammar nor penalties, and few biases
+    bool                          wide_        = false;  // the law is nothing but a temperature
+    int32_t                       n_best_      = 0;      // the law depends on that many largest logits; 0: on all
     float                         temperature_ = 0.0f;
     int32_t                       n_vocab_;
     std::vector<llama_token_data> data_;
     llama_token_data_array        cur_ = {};
-    std::vector<int32_t>          top_;
+    std::vector<int32_t>          best_;
     law                           law_;
     law_view                      view_{law_};
     wide_law                      wide_law_;

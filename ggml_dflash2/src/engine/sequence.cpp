@@ -49,17 +49,18 @@ verdict sequence::verify(const draft_path & path, accept_rule rule,
             sampler_.accept(path.token[row - 1]);
         }
     };
+    forced.begin(path);
     verdict v;
     if (sampled_walk(rule)) {
         const target_law_at p = [&](int32_t row) -> const target_law & {
             advance(row);
-            return sampler_.distribution(logits(row));
+            return forced.law_of(row, sampler_.distribution(logits(row)));
         };
         v = verify_rejection(path, p, random_, (uint32_t) n());
     } else {
         const pick_at p = [&](int32_t row) {
             advance(row);
-            return pick(logits(row), n() + 1 + row);
+            return forced.pick(row, pick(logits(row), n() + 1 + row));
         };
         v = verify_match(path.token, p);
     }

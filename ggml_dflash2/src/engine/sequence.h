@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "engine/forced-acceptance.h"
 #include "engine/sampler.h"
 #include "ggml_dflash2/engine.h"
 #include "ggml_dflash2/lattice.h"
@@ -46,6 +47,8 @@ class sequence {
     stats                 counters;
 
     int32_t n() const { return (int32_t) tokens.size(); }
+
+    forced_acceptance forced;  // does nothing but in builds for benchmarks
 
   private:
     token_id pick(const float * logits, int32_t position);

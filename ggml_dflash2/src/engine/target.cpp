@@ -397,6 +397,13 @@ shared_tensors target::shared() const {
     return s;
 }
 
+std::string target::head_device() const {
+    ggml_backend_buffer_t buffer = shared().output->buffer;
+    ggml_backend_dev_t device = buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer)) : nullptr;
+    // The CPU's plain buffers name no device.
+    return ggml_backend_dev_name(device ? device : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+}
+
 const llama_vocab * target::vocab() const {
     return impl_->vocab;
 }
