@@ -70,7 +70,7 @@ def _node_key(op: str, dst: Operand, src: tuple[Operand, ...], params: tuple[int
         if len(src) != 4 or params[1] or params[2]:
             raise ValueError(f"{op}: no key for sinks, bias or softcap")
         return f"{op} {types[1]} head {src[1][1][0]}"
-    return f"{op} {types[0]}"
+    return f"{op} {types[0] if src else dst[0]}"
 
 
 def line_key(op: str, p: dict[str, str]) -> str | None:

@@ -123,7 +123,7 @@ def test_memory_plan_of_mixed_layers(target: Path, tmp_path: Path, capsys: Captu
     info = GgufInfo(path)
     plan = plan_memory(info, GgufInfo(target), n_ctx=8192, n_parallel=3, n_batch=64)
     row = 2 * 64 * 2 * 2  # K and V, head size, heads, F16
-    assert plan.draft_kv == (256 + 8256) * row * 3  # 127 + 64 + 8 + 1 and 8192 + 8 + 1 cells
+    assert plan.draft_kv == (256 + 8448) * row * 3  # 127 + 64 + 8 + 1 and 8192 + 8 + 1 cells
     assert plan.capture == 3 * 256 * 64 * 4
     assert plan.weights == sum(t.n_bytes for t in info.tensors)
     assert plan.by_device() == {"CPU": plan.weights + plan.draft_kv + plan.capture}

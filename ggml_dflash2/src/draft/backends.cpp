@@ -31,10 +31,6 @@ bool is_cpu(ggml_backend_dev_t device) {
     return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-int32_t n_sort(ggml_backend_dev_t device) {
-    return is_cpu(device) ? 0 : 1024;
-}
-
 void check_shared(const draft_model::impl & m, const shared_tensors & s) {
     const auto check = [&](const char * name, const ggml_tensor * own, const ggml_tensor * theirs) {
         if (own) {

@@ -11,9 +11,6 @@ namespace dflash2 {
 
 bool is_cpu(ggml_backend_dev_t device);
 
-// Widest row whose top-k is cheap on a device; 0: any. Accelerators sort, and sort rows of up to 1024 in one workgroup.
-int32_t n_sort(ggml_backend_dev_t device);
-
 // Checks that embedding and head exist on one side, fit, and lie where they can be used. Throws errc::incompatible.
 void check_shared(const draft_model::impl & model, const shared_tensors & shared);
 

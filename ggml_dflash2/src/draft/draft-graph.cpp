@@ -11,6 +11,9 @@
 
 namespace dflash2 {
 
+// GPUs sort rows of up to 1024 in one workgroup, and whole rows otherwise; a CPU does not mind.
+constexpr int32_t N_SORT = 1024;
+
 // Shapes: R injected rows, S sequences, D = n_draft, B = D + 1 tokens of a block, K = top_k. ggml order, ne[0] first.
 struct draft_graph::builder {
     draft_graph &         g;
@@ -161,7 +164,7 @@ struct draft_graph::builder {
         if (hp.logit_scale != 1.0f) {
             logits = ggml_scale(ctx, logits, hp.logit_scale);
         }
-        top_rows top = build_top_k(ctx, logits, hp.selector_top_k, n_sort(ggml_backend_get_device(g.device_)));
+        top_rows top = build_top_k(ctx, logits, hp.selector_top_k, N_SORT);
         if (hp.logit_softcap > 0.0f) {  // monotonic: it does not change which are best
             top.value = ggml_tanh(ctx, ggml_scale(ctx, top.value, 1.0f / hp.logit_softcap));
             top.value = ggml_scale(ctx, top.value, hp.logit_softcap);

@@ -50,7 +50,7 @@ struct graph_drafter::impl {
     std::vector<std::unique_ptr<draft_graph>> graphs;    // most recently used first
     const draft_graph *                       last = nullptr;
     std::vector<bool>                         drafted;  // [n_seq] sequences that `last` drafted
-    std::unique_ptr<node_watch>               watch = std::make_unique<node_watch>(std::vector<std::string>());
+    std::unique_ptr<node_watch>               watch    = std::make_unique<node_watch>(std::vector<std::string>());
     int64_t                                   n_built  = 0;
     int64_t                                   n_passes = 0;
 

@@ -27,7 +27,7 @@ ggml_tensor * widen(ggml_context * ctx, ggml_tensor * x, int64_t n) {
 top_rows build_top_k(ggml_context * ctx, ggml_tensor * x, int32_t k, int32_t n_sort) {
     const int64_t n      = x->ne[0];
     const int64_t n_rows = x->ne[1];
-    if (n_sort == 0 || n <= n_sort || 4 * k > n_sort) {
+    if (n <= n_sort || 4 * k > n_sort) {
         ggml_tensor * id = ggml_top_k(ctx, x, k);
         return {id, gather(ctx, x, id)};
     }
