@@ -71,6 +71,7 @@ void bind_target(py::module_ & m) {
         .def_property_readonly("n_threads", &target::n_threads)
         .def_property_readonly("n_rollback", &target::n_rollback)
         .def_property_readonly("description", [](const target & t) { return to_text(t.description()); })
+        .def_property_readonly("head_device", [](const target & t) { return to_text(t.head_device()); })
         .def_property_readonly("metadata",
                                [](const target & t) {
                                    py::dict d;
