@@ -130,6 +130,9 @@ def main() -> int:
     settings = Settings(n_passages=args.passages, n_lossless=0, n_threads=args.threads)
     doctor = Doctor(target, draft, settings=settings)
 
+    taps = {t + shift for t in hp["target_layers"] for shift in (-1, 0, 1, 2)}
+    doctor.benches(sorted(t for t in taps if 0 <= t < doctor.target.n_layer))  # once for all
+
     rows: list[dict[str, Any]] = []
     faults = [Fault("none", (), Edit()), *plant(file, hp)]
     with tempfile.TemporaryDirectory() as folder:

@@ -22,6 +22,8 @@ from dflash2.loader import open_models
 from dflash2.pairing import DraftFacts, TargetFacts, check_pair
 from dflash2.replay import read
 
+CTX_STEP = 256  # libllama rounds contexts to it
+
 Progress = Callable[[str, float], None]  # what is done now, and the share that is done
 
 
@@ -110,7 +112,7 @@ class Doctor:
         self.target, _ = open_models(
             target,
             draft,
-            n_ctx=max(s.n_long, passages.N_PROMPT + s.n_tokens + 160),
+            n_ctx=-(-max(s.n_long, passages.N_PROMPT + s.n_tokens + 160) // CTX_STEP) * CTX_STEP,
             n_parallel=min(4, s.n_passages),
             n_threads=s.n_threads,
             n_gpu_layers=s.n_gpu_layers,

@@ -102,8 +102,6 @@ class _Maker:
                 order = list(layers)
                 order[i], order[j] = order[j], order[i]
                 orders.append(order)
-        for i in range(1, len(layers)):
-            orders.append(layers[i:] + layers[:i])
         for order in _distinct(orders, layers):
             yield Variant(
                 f"taps in the order {order}",
