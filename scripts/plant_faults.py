@@ -2,9 +2,11 @@
 """Plants faults in a drafter, one at a time, and asks `dflash2 doctor` what is wrong.
 
     python scripts/plant_faults.py [--target T.gguf --draft D.gguf] [--only NAME ..] [--json FILE]
+    python scripts/plant_faults.py --texts scripts/doctor_texts/*.txt
 
 Prints a table: fault, what doctor said, whether it was right. Exit status 1: fewer than 10 right,
-or the drafter itself is not called healthy.
+or the drafter itself is not called healthy. With --texts nothing is planted: the drafter must be
+called healthy with each of these texts.
 """
 
 from __future__ import annotations
@@ -14,10 +16,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -30,6 +31,7 @@ from dflash2.gguf_raw import f32, i32_array, u32
 from numpy.typing import NDArray
 
 WANTED = 10
+NONE = "none"
 Rows = NDArray[np.uint8]
 
 
@@ -111,8 +113,46 @@ def overflowed(file: GgufFile) -> Edit:
     return Edit(tensors={"fc.weight": TensorData(gguf.GGMLQuantizationType.F16, rows)})
 
 
-def said(found: Examination) -> list[str]:
-    return [f"{f.stage}: {f.text}" for f in found.findings if f.severity == "fault"]
+@dataclass(frozen=True)
+class Row:
+    """cpu_s: of the examination; with texts also of loading and writing."""
+
+    name: str
+    said: list[str]
+    right: bool
+    accept_length: float
+    cpu_s: float
+
+
+def judge(fault: Fault, found: Examination, cpu_s: float) -> Row:
+    faults = [f for f in found.findings if f.severity == "fault"]
+    named = any(f.stage in fault.stages for f in faults)
+    said = [f"{f.stage}: {f.text}" for f in faults] or ["healthy"]
+    right = named if fault.stages else found.healthy
+    return Row(fault.name, said, right, round(found.trial.accept_length, 2), round(cpu_s, 1))
+
+
+def planted(args: argparse.Namespace, settings: Settings) -> Iterator[Row]:
+    file, hp = GgufFile(args.draft), core.DraftModel(str(args.draft)).hparams
+    doctor = Doctor(args.target, args.draft, settings=settings)
+    taps = {t + shift for t in hp["target_layers"] for shift in (-1, 0, 1, 2)}
+    doctor.benches(sorted(t for t in taps if 0 <= t < doctor.target.n_layer))  # once for all
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "planted.gguf"
+        for fault in (Fault(NONE, (), Edit()), *plant(file, hp)):
+            if not args.only or fault.name in args.only:
+                started = time.process_time()
+                file.write_copy(path, fault.edit)
+                yield judge(fault, doctor.examine(path), time.process_time() - started)
+
+
+def on_texts(args: argparse.Namespace, settings: Settings) -> Iterator[Row]:
+    for file in args.texts:
+        started = time.process_time()
+        text = file.read_text(encoding="utf-8")
+        doctor = Doctor(args.target, args.draft, text=text, settings=settings)
+        found = doctor.examine(args.draft)
+        yield judge(Fault(file.stem, (), Edit()), found, time.process_time() - started)
 
 
 def main() -> int:
@@ -120,54 +160,26 @@ def main() -> int:
     parser.add_argument("--target", type=Path, help="(default: SmolLM2-135M)")
     parser.add_argument("--draft", type=Path, help="(default: ours in Q4_K_M)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults")
-    parser.add_argument("--passages", type=int, default=Settings.n_passages)
+    parser.add_argument("--texts", nargs="+", metavar="FILE", type=Path, help="no faults, texts")
     parser.add_argument("--threads", type=int, default=1, help="(default: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     args = parser.parse_args()
-    target = args.target or smollm2.target_path()
-    draft = args.draft or smollm2.draft_path("q4_k_m", target)
-    file, hp = GgufFile(draft), core.DraftModel(str(draft)).hparams
-    settings = Settings(n_passages=args.passages, n_lossless=0, n_threads=args.threads)
-    doctor = Doctor(target, draft, settings=settings)
+    args.target = args.target or smollm2.target_path()
+    args.draft = args.draft or smollm2.draft_path("q4_k_m", args.target)
+    settings = Settings(n_lossless=3 if args.texts else 0, n_threads=args.threads)
 
-    taps = {t + shift for t in hp["target_layers"] for shift in (-1, 0, 1, 2)}
-    doctor.benches(sorted(t for t in taps if 0 <= t < doctor.target.n_layer))  # once for all
-
-    rows: list[dict[str, Any]] = []
-    faults = [Fault("none", (), Edit()), *plant(file, hp)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "planted.gguf"
-        for fault in faults:
-            if args.only and fault.name not in args.only:
-                continue
-            started = time.process_time()
-            file.write_copy(path, fault.edit)
-            found = doctor.examine(path)
-            right = (
-                any(f.stage in fault.stages for f in found.findings if f.severity == "fault")
-                if fault.stages
-                else found.healthy
-            )
-            words = said(found) or ["healthy"]
-            row = {
-                "fault": fault.name,
-                "said": words,
-                "right": right,
-                "accept_length": round(found.trial.accept_length, 2),
-                "cpu_s": round(time.process_time() - started, 1),
-            }
-            rows.append(row)
-            print(
-                f"{'right' if right else 'WRONG'}  {fault.name:30} {row['accept_length']:.2f}  "
-                f"{'; '.join(words)}",
-                flush=True,
-            )
-            if args.json:
-                args.json.write_text(json.dumps(rows, indent=1) + "\n")
-    n_right = sum(row["right"] for row in rows if row["fault"] != "none")
-    print(f"{n_right} of {sum(row['fault'] != 'none' for row in rows)} faults named")
-    healthy = all(row["right"] for row in rows if row["fault"] == "none")
-    return 0 if healthy and (args.only or n_right >= WANTED) else 1
+    rows = []
+    for row in on_texts(args, settings) if args.texts else planted(args, settings):
+        rows.append(row)
+        mark = "right" if row.right else "WRONG"
+        print(f"{mark}  {row.name:30} {row.accept_length:.2f}  {'; '.join(row.said)}", flush=True)
+        if args.json:
+            args.json.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+    n_right = sum(row.right for row in rows)
+    print(f"{n_right} of {len(rows)} right")
+    healthy = all(row.right for row in rows if args.texts or row.name == NONE)
+    enough = args.only or args.texts or n_right - 1 >= WANTED
+    return 0 if healthy and enough else 1
 
 
 if __name__ == "__main__":
