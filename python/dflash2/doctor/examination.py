@@ -9,14 +9,15 @@ from pathlib import Path
 
 from dflash2._native import core
 from dflash2.doctor import bands, lossless, passages, probes
-from dflash2.doctor.finding import Finding, fault
+from dflash2.doctor.finding import Finding
 from dflash2.doctor.gguf_file import GgufFile
 from dflash2.doctor.lossless import Losslessness
 from dflash2.doctor.probes import Probe
 from dflash2.doctor.reference import compare_with
 from dflash2.doctor.static_checks import static_checks
-from dflash2.doctor.trial import Bench, Comparison, Trial, compare, require_scipy
-from dflash2.doctor.variants import SELECTOR_OFF, Variant, taps_of, variants
+from dflash2.doctor.trial import Bench, Trial, require_scipy
+from dflash2.doctor.tryout import Room, Tried, Tryout, named, needs_length
+from dflash2.doctor.variants import taps_of, variants
 from dflash2.engine import Engine
 from dflash2.loader import open_models
 from dflash2.pairing import DraftFacts, TargetFacts, check_pair
@@ -55,13 +56,6 @@ class Settings:
     n_threads: int | None = None
     n_gpu_layers: int = 0
     draft_device: str | None = None
-
-
-@dataclass(frozen=True)
-class Tried:
-    variant: Variant
-    comparison: Comparison
-    is_better: bool
 
 
 @dataclass(frozen=True)
@@ -118,6 +112,7 @@ class Doctor:
             n_gpu_layers=s.n_gpu_layers,
             draft_device=s.draft_device,
         )
+        self.device = s.draft_device or (self.target.head_device if s.n_gpu_layers else "")
         engine = Engine(self.target)
         if text is None:
             prompts = passages.default_prompts(engine, s.n_passages)
@@ -138,7 +133,7 @@ class Doctor:
             reference: folder of the checkpoint that the drafter was converted from.
         """
         s = self.settings
-        model = core.DraftModel(str(draft), s.draft_device or "")
+        model = core.DraftModel(str(draft), self.device)
         check_pair(DraftFacts.of(model), TargetFacts.of(self.target))
         drafter = core.GraphDrafter(model, self.target, n_threads=self.target.n_threads)
         hparams = model.hparams
@@ -160,13 +155,13 @@ class Doctor:
 
         tried: list[Tried] = []
         with tempfile.TemporaryDirectory() as folder:
-            ward = _Ward(file, Path(folder) / "variant.gguf", len(tries), s.screens)
+            tryout = Tryout(file, Path(folder) / "variant.gguf", len(tries), s.screens)
             near = Room(short, trial)
             far = Room(long, long.run(drafter)) if any(map(needs_length, tries)) else near
             for i, variant in enumerate(tries):
                 progress(variant.name, 0.35 + 0.55 * i / len(tries))
-                tried.append(ward.try_out(variant, far if needs_length(variant) else near))
-        findings += _named(tried)
+                tried.append(tryout.of(variant, far if needs_length(variant) else near))
+        findings += named(tried)
         progress("losslessness", 0.9)
         checked = lossless.check(self.target, drafter, self.texts[: s.n_lossless])
         findings += checked.judge()
@@ -177,7 +172,7 @@ class Doctor:
             n_passages=len(self.texts),
             top_k=hparams["selector_top_k"],
             trial=trial,
-            unary=ward.unary,
+            unary=tryout.unary,
             tried=tried,
             probes=probed,
             losslessness=checked,
@@ -202,62 +197,4 @@ class Doctor:
             read(self.target, tokens, layers, start=start, temperature=1.0)
             for tokens, start in texts
         ]
-        s = self.settings
-        return Bench(self.target, readings, layers, s.draft_device or "", s.stride)
-
-
-def needs_length(variant: Variant) -> bool:
-    """Windows are told apart only in contexts longer than they are."""
-    return variant.topic == "window"
-
-
-@dataclass(frozen=True)
-class Room:
-    """Where a variant is tried, and what the file itself does there."""
-
-    bench: Bench
-    base: Trial
-
-
-class _Ward:
-    """Tries variants. unary: the trial of the one without a selector."""
-
-    def __init__(self, file: GgufFile, path: Path, n: int, screens: Sequence[int]) -> None:
-        self.file = file
-        self.path = path
-        self.n = n
-        self.screens = screens
-        self.unary: Trial | None = None
-
-    def try_out(self, variant: Variant, room: Room) -> Tried:
-        self.file.write_copy(self.path, variant.edit())
-        drafter = room.bench.drafter(self.path)
-        is_unary = variant.name == SELECTOR_OFF
-        for n_passages in () if is_unary else self.screens:
-            if n_passages < len(room.bench.readings):
-                comparison = compare(room.bench.run(drafter, n_passages), room.base)
-                if comparison.is_worse:
-                    return Tried(variant, comparison, False)
-        trial = room.bench.run(drafter)
-        if is_unary:
-            self.unary = trial
-        comparison = compare(trial, room.base)
-        n_draft = trial.overlap.shape[1]
-        return Tried(variant, comparison, comparison.is_better(self.n, n_draft))
-
-
-def _named(tried: Sequence[Tried]) -> list[Finding]:
-    """The variant that gains most names the fault; others that gain are its evidence."""
-    better = sorted((t for t in tried if t.is_better), key=lambda t: -t.comparison.gain)
-    if not better:
-        return []
-    best, others = better[0], better[1:]
-    c = best.comparison
-    evidence = (
-        f"{best.variant.name}: {c.gain:+.2f} tokens accepted per sampled draft, "
-        f"{c.length_gain:+.2f} accept length at temperature 0, p = {c.p:.1g} over {c.n} blocks"
-    )
-    if others:
-        also = ", ".join(f"{t.variant.name} ({t.comparison.gain:+.2f})" for t in others[:3])
-        evidence += f"; better as well: {also}"
-    return [fault(best.variant.topic, best.variant.fault, evidence)]
+        return Bench(self.target, readings, layers, self.device, self.settings.stride)
