@@ -18,7 +18,10 @@ from make_tiny_models import make_tiny_pair
 from reference_cases import CASES
 from type_choice import FILE_TYPES, TENSOR_TYPES
 
-FEATURES: dict[str, dict[str, Any]] = {case.name: case.checkpoint for case in CASES}
+FEATURES: dict[str, dict[str, Any]] = {
+    **{case.name: case.checkpoint for case in CASES},
+    "vocabulary that is sorted in unequal pieces": {"vocab": 1301},
+}
 HEAD_SIZES = (64, 128)  # of published drafters
 
 
