@@ -34,7 +34,6 @@ class CostTable:
         plain_ms: (n_contexts,) a step of plain decoding.
         pass_ms: (n_contexts, n_rows) a target pass over 1, 2, .. rows that a drafter reads.
         draft_ms: (n_contexts, n_draft) a draft of 1, 2, .. tokens.
-        host_ms: (n_rows,) what else a round with so many rows takes: sampling, text, the caller.
 
     Raises:
         ValueError: sizes that do not fit together.
@@ -44,7 +43,6 @@ class CostTable:
     plain_ms: tuple[float, ...]
     pass_ms: tuple[tuple[float, ...], ...]
     draft_ms: tuple[tuple[float, ...], ...]
-    host_ms: tuple[float, ...]
 
     def __post_init__(self) -> None:
         n = len(self.contexts)
@@ -52,7 +50,7 @@ class CostTable:
             if len(getattr(self, name)) != n or n == 0:
                 raise ValueError(f"{name}: expected a row for each of {n} contexts")
         widths = {len(row) for row in self.draft_ms}
-        rows = {len(row) for row in self.pass_ms} | {len(self.host_ms)}
+        rows = {len(row) for row in self.pass_ms}
         if len(widths) != 1 or len(rows) != 1 or min(rows) <= min(widths):
             raise ValueError("expected m drafts, and more than m rows, the same in all contexts")
 
@@ -70,15 +68,41 @@ class CostTable:
     def round_ms(self, n_draft: int, n_context: int, *, padded: bool = True) -> float:
         """A round; n_draft = 0: a step of plain decoding."""
         if n_draft == 0:
-            return float(np.interp(n_context, self.contexts, self.plain_ms)) + self.host_ms[0]
+            return float(np.interp(n_context, self.contexts, self.plain_ms))
         draft = [row[n_draft - 1] for row in self.draft_ms]
         draft_ms = float(np.interp(n_context, self.contexts, draft))
-        verify_ms = self.verify_ms(n_draft, n_context, padded=padded)
-        return draft_ms + verify_ms + self.host_ms[n_draft]
+        return draft_ms + self.verify_ms(n_draft, n_context, padded=padded)
 
     def tokens_per_second(self, n_draft: int, tokens: float, n_context: int) -> float:
         """tokens: of a round on average, the target's own one included."""
         return 1000.0 * tokens / self.round_ms(n_draft, n_context)
+
+    def scaled(self, n_context: int, step_ms: float, round_ms: float) -> CostTable:
+        """With what steps and rounds take in practice.
+
+        Sampling, text, and caches that the other model displaced come on top of passes and drafts.
+        The table keeps its shape: factors in between are linear in the tokens drafted.
+
+        Args:
+            step_ms: of plain decoding with n_context tokens before.
+            round_ms: of the longest drafts, likewise.
+        """
+        first = step_ms / self.round_ms(0, n_context)
+        last = round_ms / self.round_ms(self.n_draft, n_context, padded=False)
+
+        def factor(m: int) -> float:
+            return first + (last - first) * min(m, self.n_draft) / self.n_draft
+
+        return CostTable(
+            contexts=self.contexts,
+            plain_ms=tuple(ms * first for ms in self.plain_ms),
+            pass_ms=tuple(
+                tuple(ms * factor(m) for m, ms in enumerate(row)) for row in self.pass_ms
+            ),
+            draft_ms=tuple(
+                tuple(ms * factor(m) for m, ms in enumerate(row, 1)) for row in self.draft_ms
+            ),
+        )
 
     def speed_up(self, survival: Sequence[float], n_context: int) -> tuple[float, ...]:
         """Over plain decoding when 0, 1, .. len(survival) tokens are drafted in every round.
@@ -120,7 +144,6 @@ class CostTable:
                 plain_ms=_numbers(fields["plain_ms"]),
                 pass_ms=tuple(map(_numbers, fields["pass_ms"])),
                 draft_ms=tuple(map(_numbers, fields["draft_ms"])),
-                host_ms=_numbers(fields["host_ms"]),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise DFlash2Error(
@@ -187,7 +210,6 @@ def measure_costs(
         plain_ms=tuple(plain for plain, _, _ in measured),
         pass_ms=tuple(passes for _, passes, _ in measured),
         draft_ms=tuple(drafts for _, _, drafts in measured),
-        host_ms=(0.0,) * rows,
     )
 
 

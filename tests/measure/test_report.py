@@ -50,7 +50,6 @@ def costs(verify: float, draft: float = 0.1) -> CostTable:
         plain_ms=(1.0,),
         pass_ms=(rows,),
         draft_ms=((draft,) * N_DRAFT,),
-        host_ms=(0.0,) * (N_DRAFT + 1),
     )
 
 

@@ -16,27 +16,34 @@ TABLE = CostTable(
     plain_ms=(10.0, 20.0),
     pass_ms=((10.0, 12.0, 30.0, 16.0), (20.0, 22.0, 40.0, 26.0)),
     draft_ms=((2.0, 3.0), (2.0, 3.0)),
-    host_ms=(0.0, 1.0, 1.0, 1.0),
 )
 
 
-def test_a_round_costs_draft_cheapest_pass_and_host() -> None:
+def test_a_round_costs_its_draft_and_the_cheapest_pass() -> None:
     assert TABLE.n_draft == 2
     assert TABLE.round_ms(0, 100) == 10.0
-    assert TABLE.round_ms(1, 100) == 2 + 12 + 1
-    assert TABLE.round_ms(2, 100) == 3 + 16 + 1  # three rows padded to four
-    assert TABLE.round_ms(2, 200) == 3 + 21 + 1  # between two contexts
+    assert TABLE.round_ms(1, 100) == 2 + 12
+    assert TABLE.round_ms(2, 100) == 3 + 16  # three rows padded to four
+    assert TABLE.round_ms(2, 200) == 3 + 21  # between two contexts
     assert TABLE.round_ms(2, 9000) == TABLE.round_ms(2, 300)
 
 
 def test_the_best_length_is_the_fastest() -> None:
-    assert TABLE.speed_up((0.8, 0.6), 100) == pytest.approx((1.0, 10 * 1.8 / 15, 10 * 2.4 / 20))
+    assert TABLE.speed_up((0.8, 0.6), 100) == pytest.approx((1.0, 10 * 1.8 / 14, 10 * 2.4 / 19))
     assert TABLE.best_length((0.8, 0.7), 100) == 2
     assert TABLE.best_length((0.8, 0.1), 100) == 1
     assert TABLE.best_length((0.3, 0.1), 100) == 0
     assert TABLE.tokens_per_second(0, 1.0, 300) == 50.0
     with pytest.raises(ValueError, match="the table has 2 tokens, got 3"):
         TABLE.best_length((0.5, 0.5, 0.5), 100)
+
+
+def test_what_rounds_take_in_practice_scales_the_table() -> None:
+    costs = TABLE.scaled(100, step_ms=11.0, round_ms=3 * (3 + 30))
+    assert costs.round_ms(0, 100) == pytest.approx(11.0)
+    assert costs.round_ms(2, 100, padded=False) == pytest.approx(99.0)
+    assert costs.round_ms(1, 100) == pytest.approx((1.1 + 3) / 2 * 14)  # half-way
+    assert costs.round_ms(0, 300) == pytest.approx(22.0)
 
 
 def test_a_table_survives_its_file(tmp_path: Path) -> None:
@@ -55,7 +62,7 @@ def test_a_table_survives_its_file(tmp_path: Path) -> None:
         {"plain_ms": [1.0, float("nan")]},
         {"draft_ms": [[1.0], [1.0, 2.0]]},
         {"pass_ms": [[1.0, 2.0], [1.0, 2.0]]},
-        {"host_ms": None},
+        {"pass_ms": None},
     ],
 )
 def test_a_broken_table_is_named(change: dict[str, object], tmp_path: Path) -> None:
@@ -86,7 +93,7 @@ def test_costs_are_measured_at_every_width_and_context(pair: tuple[Path, Path]) 
     )
     assert table.contexts == (20, 300)
     assert len(calls) == 2 * (2 + 2)
-    assert len(table.host_ms) == 9  # a padded pass may be cheaper
+    assert {len(row) for row in table.pass_ms} == {9}  # a padded pass may be cheaper
     assert table.n_draft == drafter.max_draft()
     for rows in (*table.pass_ms, *table.draft_ms, table.plain_ms):
         assert all(ms > 0 for ms in rows)
@@ -96,4 +103,4 @@ def test_costs_are_measured_at_every_width_and_context(pair: tuple[Path, Path]) 
 
 def test_a_table_without_a_pass_for_its_longest_draft_is_refused() -> None:
     with pytest.raises(ValueError, match="more than m rows"):
-        dataclasses.replace(TABLE, pass_ms=((1.0, 2.0), (1.0, 2.0)), host_ms=(0.0, 0.0))
+        dataclasses.replace(TABLE, pass_ms=((1.0, 2.0), (1.0, 2.0)))

@@ -15,7 +15,7 @@ from dflash2.costs import CostTable
 from dflash2.errors import DFlash2Error
 from dflash2.loader import open_models
 from dflash2.prompts import ask
-from dflash2.tune.result import Saved, TuneResult, calibrated, expect, saved_path
+from dflash2.tune.result import Saved, TuneResult, expect, saved_path
 from dflash2.tune.workload import Answer, Workload
 
 Pair = tuple[Path, Path]
@@ -27,7 +27,6 @@ COSTS = CostTable(
     plain_ms=(10.0,),
     pass_ms=((10.0, 13.0, 12.0, 13.0),),
     draft_ms=((2.0, 2.0),),
-    host_ms=(0.0,) * 4,
 )
 
 
@@ -46,7 +45,9 @@ def answer(rounds: tuple[float, ...], match: tuple[float, ...] | None = None) ->
         n_context=100,
         rounds=rounds,
         rounds_match=match or rounds,
-        plain_ms=10.0,
+        plain_ms=10.0 * rounds[0],
+        drafted_ms=14.0 * rounds[-1],
+        drafted_rounds=int(rounds[-1]),
     )
 
 
@@ -88,14 +89,6 @@ def test_the_reason_adds_up() -> None:
         "drafting 2 a round costs 1.40 plain steps (1.20 to verify, 0.20 for the rest) "
         "and brings 2.00 tokens: 1.43x"
     )
-
-
-def test_what_rounds_take_in_practice_is_spread_over_the_rows() -> None:
-    costs = calibrated(COSTS, 100, plain_ms=10.5, round_ms=17.5)
-    assert costs.host_ms == pytest.approx((0.5, 2.0, 3.5, 3.5))  # a round of 2 should take 14
-    assert costs.round_ms(0, 100) == 10.5
-    faster = calibrated(COSTS, 100, plain_ms=9.0, round_ms=None)
-    assert faster.host_ms == (0.0,) * 4  # never negative
 
 
 def test_expected_rounds_are_those_of_the_engine(real_pair: Pair) -> None:

@@ -20,8 +20,8 @@ from dflash2.cli.ui import Ui
 from dflash2.costs import measure_costs, n_passes
 from dflash2.errors import DFlash2Error
 from dflash2.loader import open_models
-from dflash2.prompts import BUILT_IN, LabelledPrompt, labels, read_prompts
-from dflash2.tune.result import TuneResult, calibrated, expect, saved_path
+from dflash2.prompts import QUESTIONS, LabelledPrompt, ask, labels, read_prompts
+from dflash2.tune.result import TuneResult, expect, saved_path
 from dflash2.tune.workload import Workload
 from dflash2.types import SamplingParams
 from dflash2.upstream.command import server_flags
@@ -29,6 +29,7 @@ from dflash2.upstream.command import server_flags
 HELP = "say which draft length pays on this machine, if any"
 
 ALL = "all"
+BUILT_IN = [ask(label, text) for label, texts in QUESTIONS.items() for text in texts[:2]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         metavar="FILE",
         type=Path,
-        help="a question a line, or *.jsonl with messages or prompt (default: 30 built-in ones)",
+        help="a question a line, or *.jsonl with messages or prompt (default: 12 built-in ones)",
     )
     group.add_argument(
         "--label",
@@ -118,17 +119,12 @@ def tune(
     prompts: list[LabelledPrompt],
     params: SamplingParams,
 ) -> TuneResult:
-    workload = Workload(target, drafter, params)
-    first = {prompt.label: prompt for prompt in reversed(prompts)}  # of each class
-    total = len(prompts) + len(first) + n_passes(args.contexts or [0, 0], args.repetitions)
+    total = len(prompts) + n_passes(args.contexts or [0, 0], args.repetitions)
     with tqdm(total=total, disable=args.quiet or None, leave=False) as bar:
-        answers = workload.answers(prompts, bar.update)
-        if not answers:
-            raise DFlash2Error("prompts: expected answers of two tokens or more, got none")
-        in_practice = []
-        for prompt in first.values():
-            in_practice.append(workload.round_ms(prompt, drafter.max_draft()))
-            bar.update()
+        answers = Workload(target, drafter, params).answers(prompts, bar.update)
+        rounds = sum(a.drafted_rounds for a in answers)
+        if not rounds:
+            raise DFlash2Error("prompts: expected answers of several tokens, got none")
         n_context = round(statistics.mean(a.n_context for a in answers))
         most = target.n_ctx - (args.repetitions + 2) * 2 * (drafter.max_draft() + 2)
         costs = measure_costs(
@@ -139,9 +135,11 @@ def tune(
             repetitions=args.repetitions,
             on_pass=bar.update,
         )
-    rounds = [ms for ms in in_practice if ms is not None]
-    plain_ms = sum(a.plain_ms * a.n_tokens for a in answers) / sum(a.n_tokens for a in answers)
-    costs = calibrated(costs, n_context, plain_ms, statistics.median(rounds) if rounds else None)
+    costs = costs.scaled(
+        n_context,
+        step_ms=sum(a.plain_ms for a in answers) / sum(a.n_tokens for a in answers),
+        round_ms=sum(a.drafted_ms for a in answers) / rounds,
+    )
     return TuneResult(
         target=str(Path(args.model).resolve()),
         draft=str(Path(args.model_draft).resolve()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -175,19 +175,3 @@ class Saved:
 def saved_path(target: str, draft: str) -> Path:
     """Where results for these files on this machine are. Raises OSError: a file is missing."""
     return platformdirs.user_cache_path("dflash2") / f"tune-{fingerprint(target, draft)}.json"
-
-
-def calibrated(
-    costs: CostTable, n_context: int, plain_ms: float, round_ms: float | None
-) -> CostTable:
-    """With what steps and the longest rounds take in practice beyond the passes and drafts.
-
-    Sampling, text and caches that the other model displaced; in between by the number of rows.
-    """
-    first = max(0.0, plain_ms - costs.round_ms(0, n_context))
-    last = first
-    if round_ms is not None:
-        last = max(0.0, round_ms - costs.round_ms(costs.n_draft, n_context, padded=False))
-    step = (last - first) / costs.n_draft
-    rows = range(len(costs.host_ms))
-    return replace(costs, host_ms=tuple(first + step * min(r, costs.n_draft) for r in rows))

@@ -26,7 +26,8 @@ class Answer:
         rounds: (1 + n_draft,) expected target passes when 0, 1, .. tokens are drafted.
         rounds_match: the same by llama-server's rule, which keeps a draft token that is equal to
             the sampled one.
-        plain_ms: of a step of plain decoding, everything included.
+        plain_ms: of the tokens by plain decoding.
+        drafted_ms, drafted_rounds: with the longest drafts in every round, to the same length.
     """
 
     label: str
@@ -35,10 +36,12 @@ class Answer:
     rounds: tuple[float, ...]
     rounds_match: tuple[float, ...]
     plain_ms: float
+    drafted_ms: float
+    drafted_rounds: int
 
 
 class Workload:
-    """Answers prompts plainly, then drafts along the answers.
+    """Answers prompts plainly and with the longest drafts, then drafts along the plain answers.
 
     At temperature > 0 the law is the target's at that temperature: top-k and the like are left out.
     """
@@ -60,27 +63,41 @@ class Workload:
         """
         found = []
         for i, prompt in enumerate(prompts):
-            engine = Engine(self._target)
-            tokens = prompt.tokens(engine)
-            params = (
-                self._params if self._params.seed is not None else replace(self._params, seed=i)
-            )
-            answer, ms = timed(engine, tokens, params, 0)
-            if len(answer) > 1:
-                found.append(self._replay(prompt.label, tokens, answer, ms / (len(answer) - 1)))
+            found += self._answer(prompt, self._seeded(i))
             on_prompt()
         return found
 
-    def round_ms(self, prompt: LabelledPrompt, n_draft: int) -> float | None:
-        """Of a whole round of drafting, in practice; None: there was none."""
-        engine = Engine(self._target, self._drafter, spec_draft_n_max=n_draft)
-        _, ms = timed(engine, prompt.tokens(engine), self._seeded(0), n_draft)
-        return ms / engine.stats.num_rounds if engine.stats.num_rounds else None
+    def _answer(self, prompt: LabelledPrompt, params: SamplingParams) -> list[Answer]:
+        """None when there is nothing after the first token."""
+        plain = Engine(self._target)
+        tokens = prompt.tokens(plain)
+        answer, plain_ms = timed(plain, tokens, params)
+        # A new engine knows nothing of what the target holds and begins anew.
+        drafting = Engine(self._target, self._drafter, spec_draft_n_max=self._drafter.max_draft())
+        _, drafted_ms = timed(drafting, tokens, params)
+        if len(answer) == 1:
+            return []
+        rounds, match = self._replay(tokens, answer)
+        return [
+            Answer(
+                label=prompt.label,
+                n_tokens=len(answer) - 1,
+                n_context=len(tokens) + len(answer) // 2,
+                rounds=rounds,
+                rounds_match=match,
+                plain_ms=plain_ms,
+                drafted_ms=drafted_ms,
+                drafted_rounds=drafting.stats.num_rounds,
+            )
+        ]
 
     def _seeded(self, i: int) -> SamplingParams:
         return self._params if self._params.seed is not None else replace(self._params, seed=i)
 
-    def _replay(self, label: str, prompt: list[int], answer: list[int], ms: float) -> Answer:
+    def _replay(
+        self, prompt: list[int], answer: list[int]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Expected rounds by our rule and by llama-server's."""
         reading = read(
             self._target,
             [*prompt, *answer],
@@ -92,16 +109,9 @@ class Workload:
         # A draft may end a text by itself; at a limit of tokens the target has the last word.
         n_most = len(answer) - (not self._target.is_eog(answer[-1]))
         rounds = self._rounds(reading, n_most)
-        greedy = reading.temperature == 0
-        match = rounds if greedy else self._rounds(replace(reading, temperature=0.0), n_most)
-        return Answer(
-            label=label,
-            n_tokens=len(answer) - 1,
-            n_context=len(prompt) + len(answer) // 2,
-            rounds=rounds,
-            rounds_match=match,
-            plain_ms=ms,
-        )
+        if reading.temperature == 0:
+            return rounds, rounds
+        return rounds, self._rounds(replace(reading, temperature=0.0), n_most)
 
     def _rounds(self, reading: Reading, n_most: int) -> tuple[float, ...]:
         n_draft = self._drafter.max_draft()
@@ -122,11 +132,9 @@ def _first(shares: Sequence[Sequence[float]], m: int, start: int, n: int) -> Seq
     return shares[start][: min(m, n)]
 
 
-def timed(
-    engine: Engine, prompt: list[int], params: SamplingParams, n_draft: int
-) -> tuple[list[int], float]:
+def timed(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[list[int], float]:
     """The answer, and milliseconds of its tokens after the first."""
-    stream = engine.stream(prompt, params, spec_draft_n_max=n_draft)
+    stream = engine.stream(prompt, params)
     tokens = [next(stream).token]
     begin = time.perf_counter()
     tokens += [token.token for token in stream]
