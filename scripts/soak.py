@@ -34,7 +34,7 @@ SIZES: dict[str, Any] = {
     "hidden": 64,
     "heads": 2,
     "kv_heads": 1,
-    "head_dim": 32,
+    "head_dim": 64,
     "ff": 128,
     "top_k": 7,
 }

@@ -10,7 +10,7 @@ import pytest
 from dflash2._native import core
 from make_tiny_models import make_tiny_pair
 
-SIZES = {"hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "ff": 128, "top_k": 7}
+SIZES = {"hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 64, "ff": 128, "top_k": 7}
 
 Pair = tuple[Path, Path]
 

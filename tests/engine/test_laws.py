@@ -72,7 +72,7 @@ def test_the_draft_graph_keeps_the_targets_law(tmp_path: Path, hybrid: bool) -> 
     files = make_tiny_pair(
         tmp_path,
         hybrid=hybrid,
-        **{"hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "ff": 64, "top_k": 7},
+        **{"hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 64, "ff": 64, "top_k": 7},
         layers=1,
         block_size=4,
         vocab=24,

@@ -14,7 +14,7 @@ from make_tiny_models import make_tiny_pair
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A tiny random target and a tiny random drafter that fits it."""
     directory = tmp_path_factory.mktemp("pair")
-    return make_tiny_pair(directory, hidden=64, heads=2, kv_heads=1, head_dim=32, ff=128, top_k=7)
+    return make_tiny_pair(directory, hidden=64, heads=2, kv_heads=1, head_dim=64, ff=128, top_k=7)
 
 
 @pytest.fixture(scope="session")
