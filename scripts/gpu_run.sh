@@ -74,7 +74,8 @@ build() { # NAME OPTION: the package with an extension of its own
         -DPython_EXECUTABLE="$(command -v "$python")" \
         -Dpybind11_DIR="$(PYTHONPATH=$packages "$python" -m pybind11 --cmakedir)" "$2" &&
         cmake --build "$work/build-$1" -j "$jobs" &&
-        cmake --install "$work/build-$1" --prefix "$work/$1" && cp -r python/dflash2 "$work/$1/"
+        mkdir -p "$work/$1" && cp -r python/dflash2 "$work/$1/" &&
+        cmake --install "$work/build-$1" --prefix "$work/$1"
 }
 
 stage_prepare() {
