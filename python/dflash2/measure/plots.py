@@ -86,7 +86,7 @@ def bar_plot(groups: Mapping[str, Group]) -> str:
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.axvline(1.0, color=INK, linewidth=1, linestyle=":")
-        axes.set(xlabel="tokens per pass of the target (1: plain decoding)", xlim=(0, None))
+        axes.set(xlabel="tokens per pass of the large model (1: plain)", xlim=(0, None))
         axes.margins(x=0.12)
         return _svg(figure)
 

@@ -15,7 +15,7 @@ class Projection:
     Args:
         speed_up: (1 + n_draft,): when 0, 1, .. tokens are drafted in every round.
         round_cost: (1 + n_draft,): of a round, in steps of plain decoding.
-        verify_cost: (1 + n_draft,): the target's pass of it alone.
+        verify_cost: (1 + n_draft,): the target's pass of it alone; 1 without a draft.
         labels: by name and value of a label, at the best length for all the traffic.
     """
 
@@ -53,7 +53,7 @@ def project(summary: Summary, costs: CostTable) -> Projection | None:
     found = Projection(
         speed_up=speed_up(overall),
         round_cost=tuple(costs.round_ms(m, n_context) / plain for m in counts),
-        verify_cost=tuple(costs.verify_ms(m, n_context) / plain for m in counts),
+        verify_cost=(1.0, *(costs.verify_ms(m, n_context) / plain for m in counts[1:])),
         labels={},
     )
     for label, groups in summary.labels.items():

@@ -69,7 +69,7 @@ def _reason(overall: Group, projection: Projection | None) -> str:
         m = projection.best
         tokens = 1.0 + sum(overall.survival[:m])
         text += (
-            f" With the best number of drafted tokens, {m}, a round gives {tokens:.2f} tokens and "
+            f" At the best draft length, {m}, a round gives {tokens:.2f} tokens and "
             f"takes {projection.round_cost[m]:.2f} times as long as a plain pass."
         )
     return text
