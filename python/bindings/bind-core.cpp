@@ -98,6 +98,7 @@ void bind_core(py::module_ & m) {
         .def_readonly("n_rounds", &stats::n_rounds)
         .def_readonly("n_drafts", &stats::n_drafts)
         .def_readonly("n_drafted", &stats::n_drafted)
+        .def_readonly("n_verified", &stats::n_verified)
         .def_readonly("n_accepted", &stats::n_accepted)
         .def_readonly("accepted_per_pos", &stats::accepted_per_pos)
         .def_readonly("ms_prompt", &stats::ms_prompt)

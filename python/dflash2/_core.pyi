@@ -251,6 +251,8 @@ class Stats:
     @property
     def n_drafted(self) -> int: ...
     @property
+    def n_verified(self) -> int: ...
+    @property
     def n_accepted(self) -> int: ...
     @property
     def accepted_per_pos(self) -> list[int]: ...
@@ -276,7 +278,7 @@ class Progress:
     def tokens(self) -> list[Token]: ...
     @property
     def finish_reason(self) -> str | None:
-        """None while running, then "stop", "length" or "context"."""
+        """None while running, then "stop", "length", "context" or "dead_end"."""
 
 class Engine:
     """The round loop; see engine.h."""
@@ -291,7 +293,9 @@ class Engine:
         draft_temperature: float = ...,
         draft_cut: bool = ...,
         accept_rule: str = ...,
-    ) -> None: ...
+        clock: Callable[[], float] | None = ...,
+    ) -> None:
+        """clock: ms, for the choice of lengths; None: the steady clock."""
     def submit(self, request: Request) -> int: ...
     def step(self) -> list[Progress]:
         """Releases the GIL; Ctrl-C is honoured between target passes."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeGuard, cast, overload
 from dflash2._native import core, drain_log, logger
 from dflash2.chat import ChatTemplate, Messages
 from dflash2.errors import DFlash2Error
-from dflash2.types import Response, SamplingParams, Stats, Token
+from dflash2.types import AcceptRule, Mode, Response, SamplingParams, Stats, Token
 
 Prompt = str | Sequence[int]
 Prompts = list[str] | list[list[int]] | list[Prompt]
@@ -26,9 +26,11 @@ _STARTED = Token(-1, "", False)
 class _Stream:
     """A running request: what it emitted and nobody took yet."""
 
-    def __init__(self, id: int, seed: int) -> None:
+    def __init__(self, id: int, seed: int, mode: Mode, accept_rule: AcceptRule | None) -> None:
         self.id = id
         self.seed = seed
+        self.mode = mode
+        self.accept_rule = accept_rule
         self.pending: deque[Token] = deque()
         self.reason: str | None = None  # why it finished
         self.stats: Stats | None = None  # when it finished
@@ -45,7 +47,9 @@ class Engine:
     Args:
         target: the target model.
         drafter: None: plain decoding.
-        spec_draft_n_max: tokens drafted per round; None: all that the drafter can.
+        spec_draft_n_max: tokens drafted in every round; None: chosen in each round by what drafts
+            and target passes cost here and how often drafts are accepted, down to none. With a
+            fixed number a seed repeats a sampled answer.
         spec_draft_p_min: end a greedy draft before a token that is less likely than this.
         draft_temperature: the drafter samples at this multiple of a request's temperature. Any
             value keeps the output's distribution; it changes how much is accepted.
@@ -64,7 +68,7 @@ class Engine:
         spec_draft_n_max: int | None = None,
         spec_draft_p_min: float = 0.0,
         draft_temperature: float = 1.0,
-        accept_rule: Literal["rejection", "match"] = "rejection",
+        accept_rule: AcceptRule = "rejection",
     ) -> None:
         self._core: core.Engine | None = core.Engine(
             target,
@@ -75,6 +79,8 @@ class Engine:
             accept_rule=accept_rule,
         )
         self._target: core.Target | None = target
+        self._n_draft = 0 if drafter is None else spec_draft_n_max
+        self._accept_rule = accept_rule
         self._template: ChatTemplate | None = None
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}  # running, oldest first
@@ -149,7 +155,7 @@ class Engine:
         Args:
             prompt: text, in which special tokens are recognised, or token ids.
             params: None: greedy until the end.
-            spec_draft_n_max: for this request; 0: plain decoding.
+            spec_draft_n_max: for this request; None: as the engine; 0: plain decoding.
 
         Raises:
             ValueError: the prompt is empty or a parameter is out of range.
@@ -229,8 +235,13 @@ class Engine:
         request = params.to_request(
             prompt, secrets.randbits(32) if params.seed is None else params.seed, _n_draft(n_draft)
         )
+        if self._n_draft == 0 or n_draft is None:
+            n_draft = self._n_draft
+        mode: Mode = "adaptive" if n_draft is None else "fixed" if n_draft > 0 else "plain"
+        rule = self._accept_rule if params.temperature > 0 else "match"
         try:
-            stream = _Stream(self._open().submit(request), request.seed)
+            id = self._open().submit(request)
+            stream = _Stream(id, request.seed, mode, None if mode == "plain" else rule)
         finally:
             drain_log()
         self._streams[stream.id] = self._last = stream
@@ -308,9 +319,11 @@ class Engine:
     def _response(self, stream: _Stream, items: list[Token]) -> Response:
         return Response(
             text="".join(item.text for item in items),
-            tokens=tuple(item.token for item in items),
+            tokens=tuple(item.token for item in items if item.token >= 0),
             finish_reason=stream.reason or "",
             seed=stream.seed,
+            mode=stream.mode,
+            accept_rule=stream.accept_rule,
             stats=stream.stats or self._stats(stream),
         )
 
@@ -363,7 +376,7 @@ class Engine:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the last request ended: "stop", "length" or "context"; None while it runs.
+        """Why the last request ended, as in `Token`; None while it runs.
 
         Raises:
             DFlash2Error: there was none yet.
@@ -376,8 +389,18 @@ class Engine:
         return self._last_stream().seed
 
     @property
+    def mode(self) -> Mode:
+        """Of the last request, as in `Response`. Errors as for `stats`."""
+        return self._last_stream().mode
+
+    @property
+    def accept_rule(self) -> AcceptRule | None:
+        """Of the last request, as in `Response`. Errors as for `stats`."""
+        return self._last_stream().accept_rule
+
+    @property
     def spec_draft_n_max(self) -> int:
-        """Tokens drafted per round; 0 without a drafter."""
+        """Tokens drafted per round, the most when lengths are adaptive; 0 without a drafter."""
         return self._open().n_draft_max
 
     @property

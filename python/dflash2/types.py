@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dflash2._native import core
 from dflash2.grammar import json_schema_to_gbnf
+
+Mode = Literal["adaptive", "fixed", "plain"]
+AcceptRule = Literal["rejection", "match"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +131,8 @@ class Token:
             empty. The texts of a stream, joined, are the text of the answer.
         from_draft: drafted and accepted; False: chosen by the target.
         finish_reason: of the last token: "stop" (end of generation or a stop string), "length"
-            (max_tokens) or "context" (full); else None.
+            (max_tokens), "context" (full) or "dead_end"; else None. At a dead end grammar,
+            logit_bias and ignore_eos leave no token: the last one is -1.
     """
 
     token: int
@@ -147,11 +151,12 @@ class Stats:
         num_generated_tokens: tokens emitted.
         num_rounds: target passes after the prompt, with or without a draft.
         num_drafts: rounds with a draft.
-        num_draft_tokens: draft tokens verified.
-        num_accepted_tokens: draft tokens kept.
+        num_draft_tokens: tokens drafted.
+        num_verified_tokens: of these, verified by the target.
+        num_accepted_tokens: of these, kept.
         accepted_per_pos: drafts whose token at this position was kept.
         mean_accept_length: 1 + accepted / drafts, the bonus token included; 0 without drafts.
-        acceptance_rate: accepted / drafted; 0 without drafts.
+        acceptance_rate: accepted / verified; 0 when none was verified.
         prompt_ms: decoding the prompt.
         draft_ms: draft passes and walks.
         verify_ms: target passes.
@@ -164,6 +169,7 @@ class Stats:
     num_rounds: int
     num_drafts: int
     num_draft_tokens: int
+    num_verified_tokens: int
     num_accepted_tokens: int
     accepted_per_pos: tuple[int, ...]
     mean_accept_length: float
@@ -172,6 +178,16 @@ class Stats:
     draft_ms: float
     verify_ms: float
     sample_ms: float
+
+    @property
+    def mean_draft_length(self) -> float:
+        """Tokens per draft."""
+        return self.num_draft_tokens / max(1, self.num_drafts)
+
+    @property
+    def mean_verified_length(self) -> float:
+        """Tokens verified per draft."""
+        return self.num_verified_tokens / max(1, self.num_drafts)
 
     @property
     def prompt_tps(self) -> float:
@@ -194,6 +210,7 @@ class Stats:
             num_rounds=stats.n_rounds,
             num_drafts=stats.n_drafts,
             num_draft_tokens=stats.n_drafted,
+            num_verified_tokens=stats.n_verified,
             num_accepted_tokens=stats.n_accepted,
             accepted_per_pos=tuple(stats.accepted_per_pos),
             mean_accept_length=stats.mean_accept_length,
@@ -216,8 +233,12 @@ class Response:
     Args:
         text: without the stop string that ended it.
         tokens: ids of all generated tokens, an end-of-generation token included.
-        finish_reason: "stop", "length" or "context"; see `Token`.
-        seed: of this request; pass it as `SamplingParams.seed` to repeat it.
+        finish_reason: "stop", "length", "context" or "dead_end"; see `Token`.
+        seed: of this request. As `SamplingParams.seed` it repeats the answer when the mode is not
+            "adaptive", where the text also depends on how long passes took.
+        mode: "adaptive", "fixed" (draft length) or "plain".
+        accept_rule: "rejection", or "match": asked for, or at temperature 0, where it is the same;
+            None: plain.
         stats: of this request.
     """
 
@@ -225,4 +246,6 @@ class Response:
     tokens: tuple[int, ...]
     finish_reason: str
     seed: int
+    mode: Mode
+    accept_rule: AcceptRule | None
     stats: Stats

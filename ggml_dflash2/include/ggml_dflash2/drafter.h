@@ -40,8 +40,11 @@ class drafter {
     virtual bool truncate(int32_t seq, int32_t n_keep) = 0;
 
     // Appends accepted rows to the context. f.position must be where the context ends, or anywhere when it is empty.
-    // The data is copied before the call returns.
+    // The data is copied before the call returns; the work on it may wait for the next draft.
     virtual void inject(int32_t seq, const features & f) = 0;
+
+    // Does the work that inject() has put off, but for what every draft has room for. Optional: draft() does it too.
+    virtual void catch_up(int32_t seq) { (void) seq; }
 
     // Drafts the n_draft tokens after each anchor in one pass; 1 <= n_draft <= max_draft(), sequences distinct.
     virtual std::vector<lattice> draft(const std::vector<draft_job> & jobs, int32_t n_draft) = 0;
@@ -90,6 +93,7 @@ class graph_drafter final : public drafter {
 
     bool                         truncate(int32_t seq, int32_t n_keep) override;
     void                         inject(int32_t seq, const features & f) override;
+    void                         catch_up(int32_t seq) override;
     std::vector<lattice>         draft(const std::vector<draft_job> & jobs, int32_t n_draft) override;
     int32_t                      max_draft() const override;
     int32_t                      n_seq() const override;

@@ -49,15 +49,21 @@ struct request {
     sampling_params          sampling;
     int32_t                  max_tokens = -1;   // -1: until the context is full
     std::vector<std::string> stop;              // ends before the first of these strings
-    int32_t                  n_draft_max = -1;  // tokens drafted per round; -1: as the engine; 0: plain decoding
+    int32_t                  n_draft_max = -1;  // tokens drafted in every round; -1: as the engine; 0: plain decoding
     bool                     ignore_eos  = false;
 };
 
-enum class finish_reason { none, stop, length, context };  // stop: end of generation token or stop string
+enum class finish_reason {
+    none,
+    stop,      // end of generation token or stop string
+    length,    // max_tokens
+    context,   // full
+    dead_end,  // grammar, biases and ignore_eos leave no token that could follow
+};
 
 // The token that ends the generation (EOS and the like) is emitted too, as the last one and without text of its own.
 struct emitted {
-    token_id    id;
+    token_id    id;          // -1: none, at a dead end; it carries the text that was held back
     std::string text;        // whole UTF-8 characters that became safe to show with this token; may be empty
     bool        from_draft;  // drafted and accepted
 };
@@ -70,11 +76,13 @@ struct progress {
 };
 
 struct engine_params {
-    int32_t     n_draft_max = -1;    // -1: all that the drafter can (block_size - 1); larger values are clamped to it
+    int32_t     n_draft_max = -1;    // tokens drafted in every round, clamped to what the drafter can (block_size - 1);
+                                     // -1: chosen in each round by what it costs and what is accepted; see length.h
     float       p_min       = 0.0f;  // stop a greedy draft below this probability
     float       draft_temperature = 1.0f;  // the walk samples at this multiple of the request's temperature
     bool        draft_cut         = true;  // the walk leaves out what the request's top_k, top_p and min_p would
     accept_rule rule              = accept_rule::rejection;
+    std::function<double()> clock;  // ms, for the choice of lengths; empty: the steady clock
 };
 
 class engine {
@@ -99,7 +107,7 @@ class engine {
     // Counters of a request that runs or was the last one of its sequence. Throws errc::argument for any other.
     const stats & request_stats(int64_t id) const;
     stats         total_stats() const;  // of all requests
-    int32_t       n_draft_max() const;  // effective
+    int32_t       n_draft_max() const;  // effective; the most when it is chosen in each round
 
 #ifdef DFLASH2_BENCH
     // To time synthetic weights: later requests keep draft tokens 0 .. i with probability rates[i], whatever the target

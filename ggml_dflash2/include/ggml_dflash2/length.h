@@ -38,8 +38,8 @@ struct round_outcome {
     int32_t n_accept  = 0;    // of them accepted, before any cut at an end of generation
     int32_t n_rows    = 1;    // rows of the target pass, padding included
     int32_t n_context = 0;    // tokens before the anchor
-    double  ms_draft  = 0.0;  // draft, injection, walk and other work that a round with this width causes; without the
-                              // injection of rows that earlier plain rounds have put off
+    double  ms_late   = 0.0;  // injection of rows that earlier plain rounds have put off
+    double  ms_draft  = 0.0;  // draft, other injection, walk and other work that a round with this width causes
     double ms_verify = 0.0;   // target pass and acceptance
 };
 

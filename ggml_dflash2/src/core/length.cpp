@@ -247,12 +247,13 @@ struct length_controller::impl {
         if (r.n_draft > 0) {
             ms += c.draft.mean(r.n_draft);
         }
+        const double late = std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, purse_most * plain_ms) : 0.0;
         for (int32_t i = 0; i < r.n_verify; ++i) {
             survival *= model.mean(i, z[i]);
             tokens += survival;
         }
         if (probing) {
-            purse -= std::max(ms - tokens / price, 0.0);
+            purse -= std::max(ms - tokens / price, 0.0) + late;
         } else {
             profit += tokens * plain_ms - ms;
             purse += std::min(profit, 0.0);

@@ -326,6 +326,11 @@ void graph_drafter::inject(int32_t seq, const features & f) {
     }
 }
 
+void graph_drafter::catch_up(int32_t seq) {
+    impl_->context(seq, "catch_up");
+    impl_->flush(seq, impl_->hp().block_size);
+}
+
 std::vector<lattice> graph_drafter::draft(const std::vector<draft_job> & jobs, int32_t n_draft) {
     impl & d = *impl_;
     if (jobs.empty() || n_draft < 1 || n_draft > max_draft()) {

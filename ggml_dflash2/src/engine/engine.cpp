@@ -114,8 +114,8 @@ engine::engine(target & tgt, drafter * dft, const engine_params & params)
     if (!(params.draft_temperature > 0.0f && params.draft_temperature < 1e6f)) {
         throw error(errc::argument, "engine: draft_temperature must be above 0");
     }
-    impl_->rounds = std::make_unique<round_runner>(tgt, dft, params);
     if (!dft) {
+        impl_->rounds = std::make_unique<round_runner>(tgt, nullptr, params, 0);
         return;
     }
     if (dft->max_draft() < 1) {
@@ -135,6 +135,7 @@ engine::engine(target & tgt, drafter * dft, const engine_params & params)
                                             "use it without a drafter");
     }
     impl_->n_draft_max = params.n_draft_max < 0 ? most : std::min(params.n_draft_max, most);
+    impl_->rounds      = std::make_unique<round_runner>(tgt, dft, params, impl_->n_draft_max);
 }
 
 engine::~engine() = default;
@@ -159,8 +160,9 @@ int64_t engine::submit(const request & req) {
                                             std::to_string(e.tgt.n_ctx()) +
                                             " with room to generate; use a larger n_ctx or a shorter prompt");
     }
-    const int32_t n_draft = req.n_draft_max < 0 ? e.n_draft_max : std::min(req.n_draft_max, e.n_draft_max);
-    auto          seq     = std::make_unique<sequence>(e.tgt, e.next_id, req, n_draft);
+    const int32_t n_draft  = req.n_draft_max < 0 ? e.n_draft_max : std::min(req.n_draft_max, e.n_draft_max);
+    const bool    adaptive = n_draft > 0 && req.n_draft_max < 0 && e.params.n_draft_max < 0;
+    auto          seq      = std::make_unique<sequence>(e.tgt, e.next_id, req, n_draft, adaptive);
     if (seq->drafting() && seq->sampled_walk(e.params.rule) && e.params.p_min > 0.0f) {
         throw error(errc::argument,
                     "p_min cuts greedy drafts only: with a temperature above 0 it would make the length "

@@ -1,21 +1,62 @@
 #include "engine/round.h"
 
 #include <algorithm>
-#include <map>
 
 #include "engine/timer.h"
 #include "ggml_dflash2/error.h"
 
 namespace dflash2 {
 
+round_runner::round_runner(target & tgt, drafter * dft, const engine_params & params, int32_t n_draft_max)
+    : tgt_(tgt),
+      dft_(dft),
+      params_(params),
+      n_draft_max_(n_draft_max),
+      clock_(params.clock ? params.clock : std::function<double()>(steady_ms)) {}
+
+void round_runner::turn::shorten(int32_t n) {
+    const size_t n_keep = std::min(path.token.size(), (size_t) n);
+    path.token.resize(n_keep);
+    path.q.resize(n_keep);
+    confidence.resize(n_keep);
+    n_rows = (int32_t) n_keep + 1;
+}
+
+length_controller & round_runner::controller(size_t n_turns) {
+    length_params p;
+    p.n_max = n_draft_max_;
+    return lengths_.try_emplace(n_turns, p).first->second;
+}
+
+// The adaptive requests share one width, which one of them decides, in turns. Returns that one; null: there is none.
+round_runner::turn * round_runner::choose_widths(std::vector<turn> & turns) {
+    std::vector<turn *> adaptive;
+    for (turn & t : turns) {
+        const sequence & seq = *t.s->seq();
+        if (seq.adaptive) {
+            adaptive.push_back(&t);
+        } else if (seq.room() > 0) {
+            // Whole, even when there is room for less: a block's drafts depend on its width.
+            t.n_draft = seq.n_draft;
+        }
+    }
+    if (adaptive.empty()) {
+        return nullptr;
+    }
+    turn *        leader = adaptive[n_rounds_ % adaptive.size()];
+    const int32_t width  = controller(turns.size()).draft_width(leader->s->seq()->n(), leader->s->seq()->room());
+    for (turn * t : adaptive) {
+        t->n_draft = t->s->seq()->room() > 0 ? width : 0;
+    }
+    return leader;
+}
+
 // One pass per width: a block's drafts must not depend on its neighbours.
 void round_runner::draft(std::vector<turn> & turns) {
     std::map<int32_t, std::vector<turn *>> by_width;
     for (turn & t : turns) {
-        const sequence & seq = *t.s->seq();
-        if (seq.drafting() && seq.room() > 0) {
-            // Whole, even when there is room for less: a block's drafts depend on its width.
-            by_width[seq.n_draft].push_back(&t);
+        if (t.n_draft > 0) {
+            by_width[t.n_draft].push_back(&t);
         }
     }
     for (const auto & [width, members] : by_width) {
@@ -42,16 +83,28 @@ void round_runner::draft(std::vector<turn> & turns) {
 }
 
 void round_runner::walk(turn & t, const lattice & lat) const {
-    const sequence & seq = *t.s->seq();
-    if (lat.n_pos > seq.n_draft) {
-        throw error(errc::argument, "drafter: expected up to " + std::to_string(seq.n_draft) + " positions, got " +
+    if (lat.n_pos > t.n_draft) {
+        throw error(errc::argument, "drafter: expected up to " + std::to_string(t.n_draft) + " positions, got " +
                                         std::to_string(lat.n_pos));
     }
     validate(lat, tgt_.n_vocab());
-    t.path = seq.walk(lat, params_);
-    // Known before the draft: never a function of what was drawn.
-    t.path.token.resize(std::min(t.path.token.size(), (size_t) seq.room()));
-    t.path.q.resize(t.path.token.size());
+    t.path       = t.s->seq()->walk(lat, params_);
+    t.n_drafted  = (int32_t) t.path.token.size();
+    t.confidence = path_confidence(lat, t.path);
+    t.shorten(t.s->seq()->room());  // known before the draft: never a function of what was drawn
+}
+
+// For a request that runs alone. The pass gets more rows than it needs where that is faster, and where context and
+// roll-back allow it.
+void round_runner::choose_length(turn & t) {
+    length_controller & length = controller(1);
+    if (t.n_draft > 0) {
+        t.shorten(length.verify_length(t.confidence));
+    }
+    const int32_t wanted = length.padded_rows(t.n_rows);
+    if (wanted <= std::min(tgt_.n_rollback() + 1, tgt_.n_ctx() - t.s->seq()->n())) {
+        t.n_rows = wanted;
+    }
 }
 
 void round_runner::verify(std::vector<turn> & turns) {
@@ -62,6 +115,9 @@ void round_runner::verify(std::vector<turn> & turns) {
         rows.push_back({seq.anchor, t.s->index(), seq.n(), true});
         for (const token_id id : t.path.token) {
             rows.push_back({id, t.s->index(), rows.back().position + 1, true});
+        }
+        for (int32_t i = (int32_t) t.path.token.size() + 1; i < t.n_rows; ++i) {
+            rows.push_back({seq.anchor, t.s->index(), rows.back().position + 1, false});
         }
     }
     double ms = 0.0;
@@ -80,16 +136,45 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
         turns.emplace_back();
         turns.back().s = s;
     }
-    draft(turns);
-    verify(turns);
+    turn *        leader = choose_widths(turns);
+    round_outcome o;
+    o.n_context = leader ? leader->s->seq()->n() : 0;
+    n_rounds_ += 1;
 
+    const double begin = clock_();
+    for (turn & t : turns) {
+        if (t.n_draft > 0) {
+            t.s->catch_up();
+        }
+    }
+    const double caught_up = clock_();
+    draft(turns);
+    if (leader && turns.size() == 1) {  // side by side, lengths would differ and costs are shared
+        choose_length(*leader);
+    }
+    const double drafted = clock_();
+    verify(turns);
     std::vector<progress> out;
-    for (const turn & t : turns) {
+    for (turn & t : turns) {
         progress p;
-        t.s->accept(t.path, params_.rule, t.first_row, p.tokens);
-        p.id     = t.s->seq()->id;
-        p.reason = t.s->seq()->reason;
+        t.accepted = t.s->accept(t.path, t.n_drafted, params_.rule, t.first_row, p.tokens);
+        p.id       = t.s->seq()->id;
+        p.reason   = t.s->seq()->reason;
         out.push_back(std::move(p));
+    }
+    const double verified = clock_();
+    for (turn & t : turns) {
+        t.s->keep(t.first_row, t.accepted.n_rows, /*put_off =*/t.n_draft == 0);
+    }
+    if (leader) {
+        o.n_draft   = leader->n_draft;
+        o.n_verify  = (int32_t) leader->path.token.size();
+        o.n_accept  = leader->accepted.n_draft;
+        o.n_rows    = leader->n_rows;
+        o.ms_late   = caught_up - begin;
+        o.ms_draft  = drafted - caught_up;
+        o.ms_verify = verified - drafted;
+        controller(turns.size()).observe(o);
     }
     return out;
 }

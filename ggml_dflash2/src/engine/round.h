@@ -1,16 +1,19 @@
-// One round over the running requests: draft, verify, accept.
+// One round over the running requests: choose lengths, draft, verify, accept.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <vector>
 
 #include "engine/slot.h"
+#include "ggml_dflash2/length.h"
 
 namespace dflash2 {
 
 class round_runner {
   public:
-    // dft may be null.
-    round_runner(target & tgt, drafter * dft, const engine_params & params) : tgt_(tgt), dft_(dft), params_(params) {}
+    // dft may be null. n_draft_max: tokens of a draft at most.
+    round_runner(target & tgt, drafter * dft, const engine_params & params, int32_t n_draft_max);
 
     // At least one token for every slot, all of which must be running.
     std::vector<progress> run(const std::vector<slot *> & running);
@@ -18,18 +21,34 @@ class round_runner {
   private:
     // What a round does for one request.
     struct turn {
-        slot *     s = nullptr;
-        draft_path path;
-        int32_t    first_row = 0;
+        slot *             s         = nullptr;
+        int32_t            n_draft   = 0;  // width of its draft
+        int32_t            n_drafted = 0;  // tokens of the walk
+        draft_path         path;           // the walk, shortened to what is verified
+        std::vector<float> confidence;     // per token of the path, for the length controller
+        int32_t            n_rows    = 1;  // of the target pass, padding included
+        int32_t            first_row = 0;
+        slot::accepted     accepted  = {0, 0};
+
+        void shorten(int32_t n);
     };
 
-    void draft(std::vector<turn> & turns);
-    void walk(turn & t, const lattice & lat) const;
-    void verify(std::vector<turn> & turns);
+    length_controller & controller(size_t n_turns);
+    turn *              choose_widths(std::vector<turn> & turns);
+    void                draft(std::vector<turn> & turns);
+    void                walk(turn & t, const lattice & lat) const;
+    void                choose_length(turn & t);
+    void                verify(std::vector<turn> & turns);
 
-    target &      tgt_;
-    drafter *     dft_;
-    engine_params params_;
+    target &                tgt_;
+    drafter *               dft_;
+    engine_params           params_;
+    int32_t                 n_draft_max_;
+    std::function<double()> clock_;
+    size_t                  n_rounds_ = 0;
+
+    // By number of requests that run side by side, since that changes what a row costs.
+    std::map<size_t, length_controller> lengths_;
 };
 
 }  // namespace dflash2

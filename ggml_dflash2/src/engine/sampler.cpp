@@ -140,7 +140,7 @@ void law_sampler::list(const float * logits) {
 
 void law_sampler::apply() {
     if (data_.empty()) {
-        throw error(errc::decode, "grammar, logit_bias and ignore_eos exclude every token; relax one of them");
+        throw dead_end();
     }
     cur_ = {data_.data(), data_.size(), -1, false};
     llama_sampler_apply(chain_.get(), &cur_);

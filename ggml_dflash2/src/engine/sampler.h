@@ -3,9 +3,16 @@
 
 #include "core/row-scan.h"
 #include "ggml_dflash2/engine.h"
+#include "ggml_dflash2/error.h"
 #include "llama-cpp.h"
 
 namespace dflash2 {
+
+// No token can follow.
+class dead_end final : public error {
+  public:
+    dead_end() : error(errc::decode, "grammar, logit_bias and ignore_eos exclude every token; relax one of them") {}
+};
 
 class law_sampler {
   public:
@@ -16,7 +23,8 @@ class law_sampler {
 
     bool greedy() const { return greedy_; }
 
-    // Both read logits [n_vocab] and keep the chain's state. Throw errc::decode when the logits are not finite.
+    // Both read logits [n_vocab] and keep the chain's state. Throw dead_end, and errc::decode when the logits are not
+    // finite.
     token_id           argmax(const float * logits);
     const target_law & distribution(const float * logits);  // valid until the next call, and as long as the logits
 

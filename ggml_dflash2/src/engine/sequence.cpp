@@ -4,10 +4,12 @@
 
 namespace dflash2 {
 
-sequence::sequence(const target & tgt, int64_t request_id, const request & r, int32_t n_draft_max)
+sequence::sequence(const target & tgt, int64_t request_id, const request & r, int32_t n_draft_max,
+                   bool is_adaptive)
     : id(request_id),
       req(r),
       n_draft(n_draft_max),
+      adaptive(is_adaptive),
       tgt_(tgt),
       sampler_(tgt, r),
       random_(r.sampling.seed),
@@ -24,7 +26,12 @@ token_id sequence::pick(const float * logits, int32_t position) {
 }
 
 void sequence::start(const float * logits, std::vector<emitted> & out) {
-    anchor = pick(logits, n());
+    try {
+        anchor = pick(logits, n());
+    } catch (const dead_end &) {
+        end_without_token(out);
+        return;
+    }
     sampler_.accept(anchor);
     emit(anchor, false, out);
 }
@@ -44,44 +51,53 @@ draft_path sequence::walk(const lattice & lat, const engine_params & params) con
 
 verdict sequence::verify(const draft_path & path, accept_rule rule,
                          const std::function<const float *(int32_t)> & logits) {
-    const auto advance = [&](int32_t row) {
+    round_++;
+    int32_t    n_accept = 0;
+    const auto advance  = [&](int32_t row) {
         if (row > 0) {
             sampler_.accept(path.token[row - 1]);
         }
+        n_accept = row;
     };
     forced.begin(path);
-    verdict v;
-    if (sampled_walk(rule)) {
-        const target_law_at p = [&](int32_t row) -> const target_law & {
-            advance(row);
-            return forced.law_of(row, sampler_.distribution(logits(row)));
-        };
-        v = verify_rejection(path, p, random_, (uint32_t) n());
-    } else {
-        const pick_at p = [&](int32_t row) {
-            advance(row);
-            return forced.pick(row, pick(logits(row), n() + 1 + row));
-        };
-        v = verify_match(path.token, p);
+    try {
+        verdict v;
+        if (sampled_walk(rule)) {
+            const target_law_at p = [&](int32_t row) -> const target_law & {
+                advance(row);
+                return forced.law_of(row, sampler_.distribution(logits(row)));
+            };
+            v = verify_rejection(path, p, random_, (uint32_t) n());
+        } else {
+            const pick_at p = [&](int32_t row) {
+                advance(row);
+                return forced.pick(row, pick(logits(row), n() + 1 + row));
+            };
+            v = verify_match(path.token, p);
+        }
+        sampler_.accept(v.next);
+        return v;
+    } catch (const dead_end &) {
+        return {n_accept, -1};
     }
-    sampler_.accept(v.next);
-    round_++;
-    return v;
 }
 
-int32_t sequence::commit(const draft_path & path, const verdict & v, std::vector<emitted> & out) {
+int32_t sequence::commit(const draft_path & path, int32_t n_drafted, const verdict & v, std::vector<emitted> & out) {
     int32_t n_kept = 0;  // drafted tokens that are emitted
     while (n_kept < v.n_accept && reason == finish_reason::none) {
         emit(path.token[n_kept++], true, out);
     }
     counters.n_rounds++;
-    if (!path.token.empty()) {
-        counters.add_draft((int32_t) path.token.size(), n_kept);
-    }
+    counters.add_draft(n_drafted, (int32_t) path.token.size(), n_kept);
     tokens.push_back(anchor);
     tokens.insert(tokens.end(), path.token.begin(), path.token.begin() + n_kept);
+    if (reason != finish_reason::none) {
+        return n_kept + 1;
+    }
     anchor = v.next;
-    if (reason == finish_reason::none && emit(v.next, false, out) && n() >= tgt_.n_ctx()) {
+    if (anchor < 0) {
+        end_without_token(out);
+    } else if (emit(v.next, false, out) && n() >= tgt_.n_ctx()) {
         finish(finish_reason::context, out);  // no room to decode the next anchor
     }
     return n_kept + 1;
@@ -104,6 +120,11 @@ bool sequence::emit(token_id token, bool from_draft, std::vector<emitted> & out)
 void sequence::finish(finish_reason why, std::vector<emitted> & out) {
     out.back().text += text_.finish();
     reason = why;
+}
+
+void sequence::end_without_token(std::vector<emitted> & out) {
+    out.push_back({-1, "", false});
+    finish(finish_reason::dead_end, out);
 }
 
 }  // namespace dflash2

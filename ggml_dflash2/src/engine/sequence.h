@@ -16,10 +16,10 @@ namespace dflash2 {
 
 class sequence {
   public:
-    // n_draft: tokens to draft per round, 0: plain decoding. Throws errc::argument.
-    sequence(const target & tgt, int64_t request_id, const request & req, int32_t n_draft);
+    // n_draft: tokens to draft per round, 0: plain decoding; adaptive: or fewer. Throws errc::argument.
+    sequence(const target & tgt, int64_t request_id, const request & req, int32_t n_draft, bool adaptive);
 
-    // Picks the first token from the prompt's last row. [n_vocab]
+    // Picks the first token from the prompt's last row, if one can follow. [n_vocab]
     void start(const float * logits, std::vector<emitted> & out);
 
     // Drafted tokens that a round may verify: what max_tokens and the context leave room for.
@@ -27,12 +27,13 @@ class sequence {
 
     draft_path walk(const lattice & lat, const engine_params & params) const;
 
-    // The accepted part of a path. The chain is advanced along kept tokens only, row by row, so it never has to be
-    // rolled back. logits(i): row i of the pass over [anchor, path]. [n_vocab]
+    // The accepted part of a path, and -1 where no token can follow it. The chain is advanced along kept tokens only,
+    // row by row, so it never has to be rolled back. logits(i): row i of the pass over [anchor, path]. [n_vocab]
     verdict verify(const draft_path & path, accept_rule rule, const std::function<const float *(int32_t)> & logits);
 
-    // Emits what was accepted, cut at the end of the request. Returns the decoded rows to keep.
-    int32_t commit(const draft_path & path, const verdict & v, std::vector<emitted> & out);
+    // Emits what was accepted of a path, cut at the end of the request. n_drafted: tokens before the path was shortened.
+    // Returns the decoded rows to keep.
+    int32_t commit(const draft_path & path, int32_t n_drafted, const verdict & v, std::vector<emitted> & out);
 
     bool drafting() const { return n_draft > 0; }
 
@@ -41,6 +42,7 @@ class sequence {
     const int64_t         id;
     const request         req;
     const int32_t         n_draft;
+    const bool            adaptive;
     std::vector<token_id> tokens;  // decoded: prompt and committed tokens
     token_id              anchor = -1;
     finish_reason         reason = finish_reason::none;
@@ -54,6 +56,7 @@ class sequence {
     token_id pick(const float * logits, int32_t position);
     bool     emit(token_id token, bool from_draft, std::vector<emitted> & out);
     void     finish(finish_reason why, std::vector<emitted> & out);
+    void     end_without_token(std::vector<emitted> & out);
 
     const target & tgt_;
     law_sampler    sampler_;

@@ -12,12 +12,30 @@ int32_t slot::shared_prefix(const std::vector<token_id> & prompt) const {
                       held_.begin());
 }
 
+// What no draft will see is dropped.
+void slot::hand_over() {
+    const int32_t window = dft_->context_window();
+    int32_t       first  = 0;
+    if (window > 0 && backlog_.n_rows() > window) {
+        first = backlog_.n_rows() - window;
+        dft_->truncate(index_, 0);
+    }
+    if (backlog_.n_rows() > 0) {
+        dft_->inject(index_, backlog_.rows(first));
+        backlog_.clear();
+    }
+}
+
 // Cuts target and drafter back to what the prompt shares with the memory and returns its length.
 int32_t slot::take_over(const sequence & next) {
     int32_t n_keep = std::min(shared_prefix(next.req.prompt), (int32_t) next.req.prompt.size() - 1);
     if (!tgt_.can_truncate(index_, n_keep)) {
         n_keep = 0;
     }
+    if (backlog_.n_rows() > 0 && next.drafting() && n_keep > backlog_.position()) {
+        hand_over();
+    }
+    backlog_.clear();
     if (dft_ && !(next.drafting() && dft_->truncate(index_, n_keep))) {
         dft_->truncate(index_, 0);
         if (next.drafting()) {
@@ -60,6 +78,9 @@ void slot::prefill(sequence & next, const std::function<void()> & poll, std::vec
             dft_->inject(index_, tgt_.tapped(skip, end - i - skip));
         }
     }
+    if (next.drafting()) {
+        dft_->catch_up(index_);
+    }
     next.counters.n_prompt = n_prompt;
     next.counters.n_cached = n_keep;
     next.tokens            = prompt;
@@ -81,16 +102,31 @@ void slot::start(std::unique_ptr<sequence> seq, const std::function<void()> & po
     }
 }
 
-void slot::accept(const draft_path & path, accept_rule rule, int32_t first_row, std::vector<emitted> & out) {
-    int32_t n_keep = 0;
-    {
-        const timer   time(seq_->counters.ms_sample);
-        const verdict v = seq_->verify(path, rule, [&](int32_t row) { return tgt_.logits(first_row + row); });
-        n_keep          = seq_->commit(path, v, out);
-    }
+void slot::catch_up() {
+    const timer time(seq_->counters.ms_draft);
+    hand_over();
+    dft_->catch_up(index_);
+}
+
+slot::accepted slot::accept(const draft_path & path, int32_t n_drafted, accept_rule rule, int32_t first_row,
+                            std::vector<emitted> & out) {
+    const timer   time(seq_->counters.ms_sample);
+    const verdict v = seq_->verify(path, rule, [&](int32_t row) { return tgt_.logits(first_row + row); });
+    return {v.n_accept, seq_->commit(path, n_drafted, v, out)};
+}
+
+void slot::keep(int32_t first_row, int32_t n_rows, bool put_off) {
     if (seq_->drafting()) {
-        const timer time(seq_->counters.ms_draft);
-        dft_->inject(index_, tgt_.tapped(first_row, n_keep));
+        const timer    time(seq_->counters.ms_draft);
+        const features f = tgt_.tapped(first_row, n_rows);
+        if (put_off) {
+            backlog_.add(f);
+        } else {
+            dft_->inject(index_, f);
+        }
+        if (backlog_.full()) {
+            hand_over();
+        }
     }
     tgt_.truncate(index_, seq_->n());
     if (!running()) {
@@ -108,6 +144,7 @@ void slot::stop() {
 void slot::forget() {
     stop();
     held_.clear();
+    backlog_.clear();
     tgt_.truncate(index_, 0);
     if (dft_) {
         dft_->truncate(index_, 0);

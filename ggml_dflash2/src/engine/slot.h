@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/backlog.h"
 #include "engine/sequence.h"
 
 namespace dflash2 {
@@ -25,13 +26,27 @@ class slot {
     // called between target passes and may throw. After any exception the memory is empty and the slot free again.
     void start(std::unique_ptr<sequence> seq, const std::function<void()> & poll, std::vector<emitted> & out);
 
-    // After a pass over [anchor, path] from row `first_row` on: accepts, emits and commits.
-    void accept(const draft_path & path, accept_rule rule, int32_t first_row, std::vector<emitted> & out);
+    // Before a draft: the drafter gets what plain rounds have put off.
+    void catch_up();
+
+    struct accepted {
+        int32_t n_draft;  // tokens of the path
+        int32_t n_rows;   // of the pass, to be kept
+    };
+
+    // After a pass over [anchor, path] from row `first_row` on: accepts and emits. n_drafted: tokens before the path was
+    // shortened. keep() is to follow.
+    accepted accept(const draft_path & path, int32_t n_drafted, accept_rule rule, int32_t first_row,
+                    std::vector<emitted> & out);
+
+    // Rolls target and drafter to the accepted rows. put_off: the drafter may have them later.
+    void keep(int32_t first_row, int32_t n_rows, bool put_off);
 
     void stop();    // ends the request; its tokens stay in the memory
     void forget();  // ends the request; nothing in the memory can be trusted any more
 
   private:
+    void    hand_over();
     int32_t take_over(const sequence & next);
     void    prefill(sequence & next, const std::function<void()> & poll, std::vector<emitted> & out);
 
@@ -39,7 +54,8 @@ class slot {
     drafter *                 dft_;
     int32_t                   index_;
     std::unique_ptr<sequence> seq_;
-    std::vector<token_id>     held_;  // decoded tokens, when no request runs
+    std::vector<token_id>     held_;     // decoded tokens, when no request runs
+    feature_backlog           backlog_;  // rows that follow the drafter's context
 };
 
 }  // namespace dflash2
