@@ -38,7 +38,7 @@ def check(name: str, directory: Path, target: Path, *, outtype: str, server: boo
     if LAYOUTS[name]().engine:
         if problems := pair_problems(info, GgufInfo(target)):
             raise RuntimeError(problems[0])
-        with dflash2.load(target, draft, n_ctx=128, n_threads=1) as engine:
+        with dflash2.load(target, draft, n_ctx=128, n_threads=1, spec_draft_n_max=7) as engine:
             params = dflash2.SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
             engine.generate(PROMPT, params)
         shown.append("drafts in dflash2")

@@ -51,7 +51,9 @@ def check(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, Any]
         for index, text in enumerate(PROMPTS[: args.prompts]):
             prompt = engine.tokenize_chat([{"role": "user", "content": text}])
             plain = engine.generate(prompt, params, spec_draft_n_max=0).tokens
-            drafted = engine.generate(prompt, params).tokens
+            drafted = engine.generate(
+                prompt, params, spec_draft_n_max=engine.spec_draft_n_max
+            ).tokens
             at = first_difference(plain, drafted)
             if at is not None:
                 gap = None

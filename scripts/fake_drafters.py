@@ -21,7 +21,7 @@ class FakeDrafter(core.Drafter):
         self.n_draft, self.window = n_draft, window
         self.begin = [0] * target.n_seq
         self.end = [0] * target.n_seq
-        self.n_calls = 0
+        self.widths: list[int] = []  # of every draft
 
     def lattice(self, anchor: int, position: int, n_draft: int) -> core.Lattice:
         raise NotImplementedError
@@ -55,8 +55,12 @@ class FakeDrafter(core.Drafter):
             assert position == self.end[seq], "the anchor must follow the context"
             assert 0 <= anchor < self.n_vocab
             assert position - self._visible(position) >= self.begin[seq], "the context misses rows"
-        self.n_calls += 1
+        self.widths.append(n_draft)
         return [self.lattice(anchor, position, n_draft) for _, anchor, position in jobs]
+
+    @property
+    def n_calls(self) -> int:
+        return len(self.widths)
 
     def max_draft(self) -> int:
         return self.n_draft

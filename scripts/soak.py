@@ -28,6 +28,7 @@ from dflash2 import ContextFullError, SamplingParams, Token
 from dflash2._native import core
 from exact_laws import CHAINS, PROMPT, ExactLaws, count_continuations, law_target, p_value
 from fake_drafters import Bigram, Scattered
+from fake_machine import FakeMachine
 from make_tiny_models import make_tiny_pair, make_tiny_target
 
 SIZES: dict[str, Any] = {
@@ -108,12 +109,14 @@ class Soak:
             require(reason == "stop" or not whole, "went on after a stop string")
         self.ended[reason or "aborted"] += 1
 
+    def n_draft(self) -> int | None:
+        return self.rng.choice([None, None, 7, 7, 0, 2])
+
     def one(self) -> None:
         """A request, drained or left in the middle."""
         params, prompt = random_params(self.rng), self.prompt()
-        n_draft = self.rng.choice([None, None, None, 0, 2])
         try:
-            stream = self.engine.stream(prompt, params, spec_draft_n_max=n_draft)
+            stream = self.engine.stream(prompt, params, spec_draft_n_max=self.n_draft())
         except ContextFullError:
             self.ended["refused"] += 1
             return
@@ -131,7 +134,8 @@ class Soak:
         for _ in range(self.rng.randrange(2, 4)):
             params = random_params(self.rng)
             prompt = self.prompt()[: N_CTX // 2]
-            open_streams.append((self.engine.stream(prompt, params), params, list[Token]()))
+            stream = self.engine.stream(prompt, params, spec_draft_n_max=self.n_draft())
+            open_streams.append((stream, params, list[Token]()))
         while open_streams:
             index = self.rng.randrange(len(open_streams))
             stream, params, tokens = open_streams[index]
@@ -148,7 +152,7 @@ class Soak:
         params = [random_params(self.rng) for _ in range(n)]
         prompts = [self.prompt()[: N_CTX // 2] for _ in range(n)]
         before = self.engine.total_stats.num_generated_tokens
-        answers = self.engine.generate(prompts, params)
+        answers = self.engine.generate(prompts, params, spec_draft_n_max=self.n_draft())
         made = sum(len(answer.tokens) for answer in answers)
         counted = self.engine.total_stats.num_generated_tokens - before
         if made != counted:
@@ -204,10 +208,15 @@ def check_laws(n: int, *, say: Callable[[str], None]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = str(law_target(Path(folder) / "target.gguf"))
         rules = [(chain, "rejection") for chain in CHAINS] + [("temperature", "match")]
-        for chain, rule in rules:
+        runs = [(*rule, n_draft_max) for rule in rules for n_draft_max in (4, -1)]
+        for chain, rule, n_draft_max in runs:
             started = time.monotonic()
-            target = core.Target(path, n_ctx=64, n_seq=4, n_threads=1)
-            engine = core.Engine(target, Scattered(target), accept_rule=rule)
+            target = core.Target(path, n_ctx=64, n_seq=4 if n_draft_max > 0 else 1, n_threads=1)
+            drafter = Scattered(target)
+            machine = FakeMachine(target, drafter, lambda rows: 1 + 0.1 * rows, lambda width: 0.02)
+            engine = core.Engine(
+                target, drafter, n_draft_max=n_draft_max, accept_rule=rule, clock=machine
+            )
             params = CHAINS[chain]
 
             def request(seed: int, params: dict[str, object] = params) -> core.Request:
@@ -218,11 +227,12 @@ def check_laws(n: int, *, say: Callable[[str], None]) -> list[str]:
             law = ExactLaws(alone, params).continuations()
             p = p_value(counts, law)
             say(
-                f"{chain:24} {rule:10} {len(law):6} outcomes  p = {p:.3g}  accept length "
+                f"{chain:24} {rule:10} {'fixed' if n_draft_max > 0 else 'adaptive':8} "
+                f"{len(law):6} outcomes  p = {p:.3g}  accept length "
                 f"{engine.total_stats.mean_accept_length:.2f}  {time.monotonic() - started:.0f} s"
             )
             if p <= 1e-4:
-                faults.append(f"{chain}, {rule}: p = {p}")
+                faults.append(f"{chain}, {rule}, n_draft_max {n_draft_max}: p = {p}")
     return faults
 
 
@@ -253,7 +263,7 @@ def check_long_context(n_ctx: int = 32768, *, say: Callable[[str], None]) -> lis
             target = core.Target(str(files[0]), n_ctx=size, n_threads=1)
             drafter = core.GraphDrafter(model, target)
             sizes[size] = drafter.cache_bytes
-        engine = core.Engine(target, drafter)
+        engine = core.Engine(target, drafter, n_draft_max=7)
         near, far = (draft_ms(engine, at) for at in (1000, n_ctx - 2768))
     if len(set(sizes.values())) > 1:
         faults.append(f"the draft cache depends on the context: {sizes}")

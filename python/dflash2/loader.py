@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
 
 from dflash2._native import core, drain_log
 from dflash2.engine import Engine
 from dflash2.pairing import DraftFacts, TargetFacts, check_pair
+from dflash2.types import AcceptRule
 
 StrPath = str | os.PathLike[str]
 
@@ -26,7 +26,7 @@ def load(
     spec_draft_n_max: int | None = None,
     spec_draft_p_min: float = 0.0,
     draft_temperature: float = 1.0,
-    accept_rule: Literal["rejection", "match"] = "rejection",
+    accept_rule: AcceptRule = "rejection",
 ) -> Engine:
     """Loads a target and its drafter, and checks that they fit.
 

@@ -29,7 +29,7 @@ def hybrid_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture(scope="session")
 def shared_engine(pair: Pair) -> Iterator[dflash2.Engine]:
-    with dflash2.load(*pair, n_ctx=512, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=512, n_threads=1, spec_draft_n_max=7) as engine:
         yield engine
 
 

@@ -64,7 +64,7 @@ def test_greedy_equals_plain_decoding(
 ) -> None:
     target = open_hybrid(hybrid_pair)
     drafter = Known(target, [], RIGHT[kind])
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
     for prompt in prompts(8, target.n_vocab):
         truth = decode_alone(hybrid_alone, prompt, N_TOKENS)
         drafter.tokens = prompt + truth
@@ -78,7 +78,7 @@ def test_greedy_equals_plain_decoding(
 def test_greedy_with_the_draft_graph_equals_plain_decoding(
     hybrid_pair: Pair, hybrid_alone: core.Target
 ) -> None:
-    with dflash2.load(*hybrid_pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*hybrid_pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         for prompt in prompts(8, hybrid_alone.n_vocab):
             answer = engine.generate(prompt, SamplingParams(max_tokens=N_TOKENS))
             truth = decode_alone(hybrid_alone, prompt, N_TOKENS)
@@ -89,7 +89,9 @@ def test_greedy_with_the_draft_graph_equals_plain_decoding(
 def test_slots_equal_plain_decoding(hybrid_pair: Pair, hybrid_alone: core.Target) -> None:
     some = prompts(6, hybrid_alone.n_vocab)
     params = [SamplingParams(max_tokens=5 + 4 * i) for i in range(6)]
-    with dflash2.load(*hybrid_pair, n_ctx=256, n_threads=1, n_parallel=3) as engine:
+    with dflash2.load(
+        *hybrid_pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=3
+    ) as engine:
         answers = engine.generate(some, params)
     for prompt, each, answer in zip(some, params, answers, strict=True):
         truth = decode_alone(hybrid_alone, prompt, each.max_tokens or 0)
@@ -105,7 +107,9 @@ def test_the_same_prompt_again_gives_the_same_tokens(
     hybrid_pair: Pair, hybrid_alone: core.Target, n_batch: int, n_draft: int | None
 ) -> None:
     """After plain rounds or a last batch of one token no snapshot reaches back far enough."""
-    with dflash2.load(*hybrid_pair, n_ctx=256, n_batch=n_batch, n_threads=1) as engine:
+    with dflash2.load(
+        *hybrid_pair, n_ctx=256, n_batch=n_batch, n_threads=1, spec_draft_n_max=7
+    ) as engine:
         prompt = prompts(1, hybrid_alone.n_vocab)[0] * 40
         prompt = prompt[:65]
         truth = decode_alone(hybrid_alone, prompt, 8)
@@ -116,7 +120,7 @@ def test_the_same_prompt_again_gives_the_same_tokens(
 
 
 def test_a_longer_prompt_takes_over_the_state(hybrid_pair: Pair, hybrid_alone: core.Target) -> None:
-    with dflash2.load(*hybrid_pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*hybrid_pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         prompt = prompts(1, hybrid_alone.n_vocab, longest=40)[0]
         for turn in range(4):
             answer = engine.generate(prompt, SamplingParams(max_tokens=6))
@@ -141,7 +145,7 @@ def test_fewer_snapshots_than_the_block_shorten_the_draft(
 ) -> None:
     target = open_hybrid(hybrid_pair, n_rollback=2)
     drafter = Known(target, [], RIGHT["half right"])
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
     assert engine.spec_draft_n_max == 2
     prompt = [40, 41, 42]
     truth = decode_alone(hybrid_alone, prompt, N_TOKENS)

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from dflash2 import SamplingParams
 from dflash2._native import core
 from exact_laws import CHAINS, PROMPT, ExactLaws, count_continuations, law_target, p_value
 from fake_drafters import Scattered
+from fake_machine import FakeMachine
 from make_tiny_models import make_tiny_pair
 
 N = 2000
@@ -26,18 +31,26 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(
-    path: Path, drafter_of, chain: str, n: int = N, **options: object
+    path: Path,
+    drafter_of: Callable[[core.Target], core.Drafter | None],
+    chain: str,
+    n: int = N,
+    **options: Any,
 ) -> tuple[float, core.Stats]:
-    params = CHAINS[chain]
     target = core.Target(str(path), n_ctx=64, n_seq=4, n_threads=1)
-    engine = core.Engine(target, drafter_of(target), **options)
+    engine = core.Engine(target, drafter_of(target), n_draft_max=4, **options)
+    return judge(path, engine, chain, n), engine.total_stats
+
+
+def judge(path: Path, engine: core.Engine, chain: str, n: int = N) -> float:
+    params = CHAINS[chain]
 
     def request(seed: int) -> core.Request:
         return SamplingParams(max_tokens=MAX_TOKENS, **params).to_request(PROMPT, seed, -1)
 
     counts = count_continuations(engine, request, n)
     alone = core.Target(str(path), n_ctx=64, n_threads=1)
-    return p_value(counts, ExactLaws(alone, params).continuations()), engine.total_stats
+    return p_value(counts, ExactLaws(alone, params).continuations())
 
 
 @pytest.mark.parametrize("chain", CHAINS)
@@ -46,6 +59,30 @@ def test_continuations_have_the_targets_law(path: Path, chain: str) -> None:
     assert p > LEAST_P
     assert stats.n_drafts > N / 2
     assert 0 < stats.n_accepted < stats.n_drafted
+
+
+@pytest.mark.parametrize(
+    ("chain", "n_seq"), [("none", 1), ("all cuts", 1), ("grammar", 1), ("temperature", 4)]
+)
+def test_adaptive_lengths_keep_the_targets_law(path: Path, chain: str, n_seq: int) -> None:
+    """On a machine that changes before the lengths have settled."""
+    target = core.Target(str(path), n_ctx=64, n_seq=n_seq, n_threads=1)
+    drafter = Scattered(target)
+    random = np.random.default_rng(3)
+
+    def pass_ms(rows: int) -> float:
+        slope = (0.02, 0.2)[len(machine.rows) // 50 % 2]
+        return (1 + slope * rows) * random.lognormal(sigma=0.2)
+
+    machine = FakeMachine(target, drafter, pass_ms, lambda width: 0.02)
+    engine = core.Engine(target, drafter, clock=machine)
+    assert judge(path, engine, chain) > LEAST_P
+    stats = engine.total_stats
+    assert 0 < stats.n_drafts < stats.n_rounds, "some rounds are plain"
+    assert min(Counter(drafter.widths)[width] for width in (1, 2)) > 200
+    if n_seq == 1:
+        assert stats.n_accepted < stats.n_verified < 0.97 * stats.n_drafted, "drafts are shortened"
+        assert any(rows > 4 for rows in machine.rows), "passes are padded"
 
 
 @pytest.mark.parametrize("draft_temperature", [0.3, 3.0])
@@ -82,7 +119,7 @@ def test_the_draft_graph_keeps_the_targets_law(tmp_path: Path, hybrid: bool) -> 
     params = {"temperature": 1.0, "top_k": 6}
     target = core.Target(str(files[0]), n_ctx=64, n_seq=4, n_rollback=3, n_threads=1)
     drafter = core.GraphDrafter(core.DraftModel(str(files[1])), target)
-    engine = core.Engine(target, drafter)
+    engine = core.Engine(target, drafter, n_draft_max=7)
 
     def request(seed: int) -> core.Request:
         return SamplingParams(max_tokens=MAX_TOKENS, **params).to_request(PROMPT, seed, -1)
@@ -97,7 +134,7 @@ def test_the_checker_rejects_a_wrong_law(path: Path) -> None:
     """Another temperature, by one part in ten."""
     params = CHAINS["temperature"]
     target = core.Target(str(path), n_ctx=64, n_seq=4, n_threads=1)
-    engine = core.Engine(target, Scattered(target))
+    engine = core.Engine(target, Scattered(target), n_draft_max=7)
 
     def request(seed: int) -> core.Request:
         return SamplingParams(max_tokens=4, temperature=0.77).to_request(PROMPT, seed, -1)

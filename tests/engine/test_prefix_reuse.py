@@ -33,7 +33,7 @@ SECOND = {
 @pytest.fixture(scope="module")
 def fresh(pair: Pair) -> Iterator[dflash2.Engine]:
     """Never reuses: see `answer_fresh`."""
-    with dflash2.load(*pair, n_ctx=512, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=512, n_threads=1, spec_draft_n_max=7) as engine:
         yield engine
 
 
@@ -108,7 +108,7 @@ def test_drafts_are_the_same_lattices(pair: Pair) -> None:
         target = core.Target(str(pair[0]), n_ctx=512, n_threads=1)
         model = core.DraftModel(str(pair[1]))
         recorder = Recorder(target, core.GraphDrafter(model, target, kv_f32=True))
-        engine = dflash2.Engine(target, recorder)
+        engine = dflash2.Engine(target, recorder, spec_draft_n_max=7)
         for prompt in before:
             engine.generate(prompt, SamplingParams(max_tokens=8))
         recorder.seen.clear()
@@ -174,14 +174,14 @@ def test_the_drafter_gets_every_row_of_its_window(pair: Pair, window: int) -> No
     target = core.Target(str(pair[0]), n_ctx=512, n_threads=1)
     drafter = Scattered(target)
     drafter.window = window
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
     for cut in (60, 59, 30, 31, 4, 1, 50):
         engine.generate([*BASE[:cut], 400 + cut, 9], SamplingParams(max_tokens=cut % 7 + 1))
     assert drafter.n_calls > 10
 
 
 def test_the_best_slot_is_taken_over(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=2) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=2) as engine:
         params = SamplingParams(max_tokens=4)
         one, two = BASE[:40], BASE[40:80]
         engine.generate([one, two], params)

@@ -9,7 +9,7 @@ from typing import Any
 
 import dflash2
 import pytest
-from dflash2 import DecodeError, Response, SamplingParams
+from dflash2 import Response, SamplingParams
 from dflash2._native import core
 from fake_drafters import Known
 from plain_decoding import prompts
@@ -52,7 +52,7 @@ def knowing(pair: Pair) -> tuple[dflash2.Engine, Known]:
     """An engine whose drafter is right for 3 of 4 positions, so that blocks are accepted."""
     target = core.Target(str(pair[0]), n_ctx=256, n_threads=1)
     drafter = Known(target, [], lambda at: at % 4 != 0)
-    return dflash2.Engine(target, drafter), drafter
+    return dflash2.Engine(target, drafter, spec_draft_n_max=7), drafter
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -133,19 +133,43 @@ def test_grammar_and_schema_together_are_refused() -> None:
         SamplingParams(grammar='root ::= "a"', json_schema={})
 
 
+DEAD_ENDS: dict[str, dict[str, Any]] = {
+    "first token": {"logit_bias": dict.fromkeys(range(512), float("-inf"))},
+    "later token": {"grammar": 'root ::= "a" "b"', "ignore_eos": True},
+}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("where", ["first token", "later token"])
-def test_options_that_leave_no_token_say_so(
-    engine: dflash2.Engine, temperature: float, where: str
+@pytest.mark.parametrize("where", DEAD_ENDS)
+@pytest.mark.parametrize("n_draft", [0, 7])
+def test_a_request_for_which_no_token_is_left_ends_there(
+    engine: dflash2.Engine, temperature: float, where: str, n_draft: int
 ) -> None:
-    if where == "first token":
-        options: dict[str, Any] = {"logit_bias": dict.fromkeys(range(512), float("-inf"))}
-    else:
-        options = {"grammar": 'root ::= "a" "b"', "ignore_eos": True}
-    with pytest.raises(DecodeError, match="exclude every token"):
-        engine.generate("x", SamplingParams(temperature=temperature, max_tokens=9, **options))
-    assert engine.stats.num_prompt_tokens == 2
+    params = SamplingParams(temperature=temperature, max_tokens=9, **DEAD_ENDS[where])
+    items = list(engine.stream("x", params, spec_draft_n_max=n_draft))
+    assert (items[-1].token, items[-1].finish_reason) == (-1, "dead_end")
+    assert "".join(item.text for item in items) == ("" if where == "first token" else "ab")
+    answer = engine.generate("x", params, spec_draft_n_max=n_draft)
+    assert answer.tokens == tuple(item.token for item in items[:-1])
+    assert answer.stats.num_generated_tokens == len(answer.tokens)
     assert len(engine.generate("x", SamplingParams(max_tokens=9)).tokens) == 9
+
+
+def test_a_dead_end_shows_what_was_held_back(engine: dflash2.Engine) -> None:
+    params = SamplingParams(max_tokens=9, stop=["bc"], **DEAD_ENDS["later token"])
+    assert engine.generate("x", params).text == "ab"
+
+
+def test_a_dead_end_leaves_the_other_requests_alone(pair: Pair) -> None:
+    long = SamplingParams(max_tokens=20)
+    each = [long, *(SamplingParams(max_tokens=20, **o) for o in DEAD_ENDS.values()), long]
+    given = prompts(4, 512)
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=4, spec_draft_n_max=7) as engine:
+        alone = engine.generate(given[3], long)
+        answers = engine.generate(given, each)
+    assert [a.finish_reason for a in answers] == ["length", "dead_end", "dead_end", "length"]
+    assert answers[2].text == "ab"
+    assert answers[3].tokens == alone.tokens
 
 
 # -- sampled

@@ -40,7 +40,7 @@ def counters(answer: Response) -> dict[str, object]:
 def one_by_one(pair: Pair, params: list[SamplingParams]) -> list[Response]:
     """Each on an engine that holds nothing of the one before."""
     answers = []
-    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         for prompt, each in zip(PROMPTS, params, strict=True):
             answers.append(engine.generate(prompt, each))
             assert answers[-1].stats.num_cached_tokens == 0
@@ -61,7 +61,9 @@ def sampled_alone(pair: Pair) -> list[Response]:
 def test_greedy_answers_and_drafts_are_those_of_each_alone(
     pair: Pair, alone: core.Target, greedy_alone: list[Response], n_parallel: int
 ) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=n_parallel) as engine:
+    with dflash2.load(
+        *pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=n_parallel
+    ) as engine:
         answers = engine.generate(PROMPTS, GREEDY)
     for prompt, answer, expected in zip(PROMPTS, answers, greedy_alone, strict=True):
         assert_same(alone, prompt, answer.tokens, expected.tokens)
@@ -74,7 +76,9 @@ def test_greedy_answers_and_drafts_are_those_of_each_alone(
 def test_sampled_answers_are_the_same_draws(
     pair: Pair, sampled_alone: list[Response], n_parallel: int
 ) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=n_parallel) as engine:
+    with dflash2.load(
+        *pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=n_parallel
+    ) as engine:
         answers = engine.generate(PROMPTS, SAMPLED)
     equal = [a.tokens == b.tokens for a, b in zip(answers, sampled_alone, strict=True)]
     # A draw may fall where rounding decides; neighbours that mix would change nearly all.
@@ -88,14 +92,16 @@ def test_sampled_answers_are_the_same_draws(
 
 def test_one_seed_draws_the_same_in_every_slot(pair: Pair) -> None:
     params = SamplingParams(temperature=1.0, top_k=8, seed=11, max_tokens=12)
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=3) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=3) as engine:
         answers = engine.generate([PROMPTS[0]] * 3, params)
     assert len({answer.tokens for answer in answers}) == 1
 
 
 def test_drafting_and_plain_requests_share_a_pass(pair: Pair, alone: core.Target) -> None:
     target = core.Target(str(pair[0]), n_ctx=256, n_seq=2, n_threads=1)
-    engine = core.Engine(target, core.GraphDrafter(core.DraftModel(str(pair[1])), target))
+    engine = core.Engine(
+        target, core.GraphDrafter(core.DraftModel(str(pair[1])), target), n_draft_max=7
+    )
     tokens: dict[int, list[int]] = {}
     for prompt, n_draft in ((PROMPTS[1], -1), (PROMPTS[1], 0)):
         request = SamplingParams(max_tokens=20).to_request(prompt, 0, n_draft)
@@ -112,7 +118,7 @@ def test_drafting_and_plain_requests_share_a_pass(pair: Pair, alone: core.Target
 def test_a_free_slot_is_refilled_at_once(pair: Pair) -> None:
     target = core.Target(str(pair[0]), n_ctx=256, n_seq=2, n_threads=1)
     drafter = Scattered(target)
-    engine = core.Engine(target, drafter)
+    engine = core.Engine(target, drafter, n_draft_max=7)
     lengths = [40, 3, 3, 3, 3]
     for prompt, n in zip(PROMPTS, lengths, strict=False):
         engine.submit(SamplingParams(max_tokens=n).to_request(prompt, 0, 0))
@@ -134,7 +140,7 @@ def test_a_list_longer_than_the_slots_keeps_its_order(engine: dflash2.Engine) ->
 
 
 def test_a_prompt_that_does_not_fit_disturbs_nobody(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=2) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=2) as engine:
         params = SamplingParams(max_tokens=12)
         expected = engine.generate(PROMPTS[0], params)
         stream = engine.stream(PROMPTS[0], params)
@@ -151,7 +157,7 @@ def test_a_prompt_that_does_not_fit_disturbs_nobody(pair: Pair) -> None:
 
 
 def test_streams_take_turns(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=3) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=3) as engine:
         expected = engine.generate(PROMPTS[:3], SamplingParams(max_tokens=18))
         streams = [engine.stream(p, SamplingParams(max_tokens=18)) for p in PROMPTS[:3]]
         tokens: list[list[int]] = [[], [], []]
@@ -163,7 +169,7 @@ def test_streams_take_turns(pair: Pair) -> None:
 
 
 def test_leaving_a_stream_in_the_middle_leaves_the_others(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=2) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=2) as engine:
         params = SamplingParams(max_tokens=20)
         expected = engine.generate(PROMPTS[:3], params)
         first, second = (engine.stream(p, params) for p in PROMPTS[:2])
@@ -177,7 +183,7 @@ def test_leaving_a_stream_in_the_middle_leaves_the_others(pair: Pair) -> None:
 
 
 def test_one_stream_more_than_slots_ends_the_oldest(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1, n_parallel=2) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7, n_parallel=2) as engine:
         params = SamplingParams(max_tokens=20)
         streams = [engine.stream(p, params) for p in PROMPTS[:3]]
         with pytest.raises(DFlash2Error, match="ended by a later request"):
@@ -189,7 +195,7 @@ def test_one_stream_more_than_slots_ends_the_oldest(pair: Pair) -> None:
 
 def test_a_queued_request_can_be_cancelled(pair: Pair) -> None:
     target = core.Target(str(pair[0]), n_ctx=256, n_threads=1)
-    engine = core.Engine(target, Scattered(target))
+    engine = core.Engine(target, Scattered(target), n_draft_max=7)
     for prompt in PROMPTS[:3]:
         engine.submit(SamplingParams(max_tokens=6).to_request(prompt, 0, -1))
     engine.step()
@@ -204,14 +210,14 @@ def test_a_queued_request_can_be_cancelled(pair: Pair) -> None:
 
 def test_streams_that_fit_do_not_end_each_other(pair: Pair) -> None:
     params = SamplingParams(max_tokens=6, ignore_eos=True)
-    with dflash2.load(*pair, n_ctx=256, n_parallel=4, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_parallel=4, n_threads=1, spec_draft_n_max=7) as engine:
         streams = [engine.stream(prompt, params) for prompt in PROMPTS[:4]]
         assert [len(list(stream)) for stream in streams] == [6] * 4
 
 
 def test_a_stream_dropped_before_its_first_token_frees_its_slot(pair: Pair) -> None:
     endless = SamplingParams(ignore_eos=True)
-    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         engine.stream(PROMPTS[0], endless)
         answers = engine.generate(PROMPTS[:2], SamplingParams(max_tokens=3))
         assert [len(answer.tokens) for answer in answers] == [3, 3]

@@ -24,7 +24,7 @@ class Script:
     def __init__(self, pair: Pair) -> None:
         self.target = core.Target(str(pair[0]), n_ctx=256, n_threads=1)
         self.drafter = Known(self.target, [], lambda at: True)
-        self.engine = dflash2.Engine(self.target, self.drafter)
+        self.engine = dflash2.Engine(self.target, self.drafter, spec_draft_n_max=7)
 
     def run(
         self, text: str, **options: object
@@ -118,7 +118,7 @@ def test_max_tokens_is_never_passed(script: Script, max_tokens: int) -> None:
     assert len(drafted.tokens) == max_tokens
     assert drafted.finish_reason == "length"
     assert drafted.stats.num_generated_tokens == max_tokens
-    assert drafted.stats.num_draft_tokens <= max_tokens - 1
+    assert drafted.stats.num_verified_tokens <= max_tokens - 1
 
 
 @pytest.mark.parametrize("n", range(1, 12))
@@ -133,7 +133,7 @@ def test_an_eos_inside_an_accepted_block_is_the_last_token(script: Script, n: in
 def test_the_context_ends_the_generation(pair: Pair, alone: core.Target) -> None:
     target = core.Target(str(pair[0]), n_ctx=256, n_threads=1)
     drafter = Known(target, [], lambda at: True)
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
     prompt = [9] * (target.n_ctx - 12)
     plain = engine.generate(prompt, SamplingParams(ignore_eos=True), spec_draft_n_max=0)
     drafter.tokens = [*prompt, *plain.tokens]

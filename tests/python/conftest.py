@@ -22,7 +22,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def shared_engine(pair: tuple[Path, Path]) -> Iterator[dflash2.Engine]:
-    with dflash2.load(*pair, n_ctx=512, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=512, n_threads=1, spec_draft_n_max=7) as engine:
         yield engine
 
 

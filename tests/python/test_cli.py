@@ -40,7 +40,7 @@ def models(pair: Pair) -> list[str | Path]:
 
 
 def expected_text(pair: Pair, n: int = 12) -> str:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         return engine.generate(PROMPT, SamplingParams(max_tokens=n)).text
 
 
@@ -56,7 +56,9 @@ def test_text_goes_to_stdout_and_the_counters_to_stderr(pair: Pair, capsys: Capt
     assert re.fullmatch(r"prompt +\d+ tok +[\d.,]+ tok/s", lines[0])
     assert re.fullmatch(r"generate +12 tok +[\d.,]+ tok/s", lines[1])
     accepted = r"\d+ accepted \([\d.]+ %\)   mean accept length \d\.\d\d"
-    assert re.fullmatch(rf"draft +\d+ rounds   \d+ drafted   {accepted}", lines[2])
+    assert re.fullmatch(
+        rf"draft +\d+ of \d+ rounds   \d+ drafted   \d+ verified   {accepted}", lines[2]
+    )
     assert re.fullmatch(r"by position  (\.\d\d|1\.0)( (\.\d\d|1\.0)){6}", lines[3])
 
 
@@ -104,7 +106,7 @@ def test_an_unset_seed_is_printed_and_repeats_the_run(pair: Pair, capsys: Captur
 
 
 def test_chat_flag_applies_the_template(pair: Pair, capsys: Capture) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "hi"}]
         params = SamplingParams(max_tokens=8)
         with_system = engine.chat(messages, params).text
@@ -254,7 +256,7 @@ def test_chat_answers_keeps_the_history_and_knows_its_commands(
 
     system = [{"role": "system", "content": "S"}]
     params = SamplingParams(max_tokens=6)
-    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         first = [*system, {"role": "user", "content": "hi"}]
         a = engine.chat(first, params).text
         second = [*first, {"role": "assistant", "content": a}, {"role": "user", "content": "again"}]

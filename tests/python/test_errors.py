@@ -149,7 +149,7 @@ def test_files_of_other_converters_load_without_the_recorded_facts(
 ) -> None:
     ours = ("dflash2.target.name", "dflash2.target.block_count", "dflash2.target.vocab_hash")
     draft = rewrite_gguf(pair[1], tmp_path / "draft.gguf", keys=dict.fromkeys(ours))
-    with dflash2.load(pair[0], draft, n_ctx=64, n_threads=1) as engine:
+    with dflash2.load(pair[0], draft, n_ctx=64, n_threads=1, spec_draft_n_max=7) as engine:
         assert engine.spec_draft_n_max == 7
 
 
@@ -231,7 +231,7 @@ def test_bad_requests_leave_the_engine_usable(engine: dflash2.Engine) -> None:
 def test_a_lattice_that_breaks_its_promises_is_refused(pair: Pair) -> None:
     target = open_target(pair[0])
     drafter = Garbage(target.n_vocab, target.n_embd)
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
     for row in ([1, 1, 2, 3], [512, 1, 2, 3], [-1, 2, 3, 4]):
         drafter.candidates = lambda position, row=row: np.array(row, np.int32)  # type: ignore
         with pytest.raises(ValueError, match=r"lattice|outside the vocabulary"):
@@ -245,7 +245,9 @@ def test_a_drafter_that_returns_no_lattice_is_named(pair: Pair) -> None:
     drafter = Garbage(target.n_vocab, target.n_embd)
     drafter.draft = lambda *args: None  # type: ignore[method-assign, assignment, return-value]
     with pytest.raises(TypeError, match=r"Drafter.draft: expected a list of Lattice, got None"):
-        dflash2.Engine(target, drafter).generate("ab", SamplingParams(max_tokens=8))
+        dflash2.Engine(target, drafter, spec_draft_n_max=7).generate(
+            "ab", SamplingParams(max_tokens=8)
+        )
 
 
 def test_a_target_used_out_of_order_is_refused_and_stays_usable(pair: Pair) -> None:

@@ -36,28 +36,28 @@ def same_as_alone(engine: dflash2.Engine, target: core.Target) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_greedy_equals_plain_decoding(tmp_path: Path, seed: int) -> None:
     files = make_tiny_pair(tmp_path, seed=seed)
-    with dflash2.load(*files, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*files, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         same_as_alone(engine, open_target(files[0]))
         assert engine.total_stats.num_drafts > 100
 
 
 def test_full_attention_drafter_is_lossless(tmp_path: Path) -> None:
     files = make_tiny_pair(tmp_path, layer_types=["full_attention", "sliding_attention"])
-    with dflash2.load(*files, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*files, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         same_as_alone(engine, open_target(files[0]))
 
 
 def test_garbage_drafter_is_lossless(pair: Pair) -> None:
     target = open_target(pair[0])
     drafter = Garbage(target.n_vocab, target.n_embd)
-    same_as_alone(dflash2.Engine(target, drafter), open_target(pair[0]))
+    same_as_alone(dflash2.Engine(target, drafter, spec_draft_n_max=7), open_target(pair[0]))
     assert drafter.calls > 100
 
 
 def test_oracle_is_accepted_always(pair: Pair) -> None:
     target = open_target(pair[0])
     oracle = Oracle(target.n_vocab, target.n_embd)
-    engine = dflash2.Engine(target, oracle)
+    engine = dflash2.Engine(target, oracle, spec_draft_n_max=7)
     alone = open_target(pair[0])
     for prompt in make_prompts(5, target.n_vocab):
         truth = decode_alone(alone, prompt, 40)
@@ -96,7 +96,7 @@ def test_sampled_tokens_follow_the_targets_law(pair: Pair, kind: str) -> None:
     else:
         drafter = Oracle(target.n_vocab, target.n_embd)
         drafter.tokens = prompt + decode_alone(open_target(pair[0]), prompt, 3)
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
 
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
@@ -142,7 +142,7 @@ def test_a_seed_repeats_a_request(engine: dflash2.Engine) -> None:
 
 def test_real_pair_drafts_well_and_equals_plain_decoding(real_pair: Pair) -> None:
     params = SamplingParams(max_tokens=24)
-    with dflash2.load(*real_pair, n_ctx=512, n_threads=1) as engine:
+    with dflash2.load(*real_pair, n_ctx=512, n_threads=1, spec_draft_n_max=7) as engine:
         prompt = engine.tokenize_chat([{"role": "user", "content": "Count from one to twenty."}])
         drafted = engine.generate(prompt, params)
         plain = engine.generate(prompt, params, spec_draft_n_max=0)

@@ -36,7 +36,7 @@ def test_stream_yields_what_generate_returns(engine: dflash2.Engine) -> None:
 
 
 def test_from_draft_counts_the_accepted_tokens(real_pair: Pair) -> None:
-    with dflash2.load(*real_pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*real_pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         items = list(engine.stream("1, 2, 3, 4, 5, 6,", SamplingParams(max_tokens=16)))
         assert sum(item.from_draft for item in items) == engine.stats.num_accepted_tokens > 0
 
@@ -69,7 +69,7 @@ def test_a_finished_stream_stays_finished(engine: dflash2.Engine) -> None:
 def test_a_second_thread_is_told_that_the_engine_is_busy(pair: Pair) -> None:
     target = core.Target(str(pair[0]), n_ctx=64, n_threads=1)
     drafter = Callback(target.n_vocab, target.n_embd)
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
     inside, leave = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -92,7 +92,7 @@ def test_a_second_thread_is_told_that_the_engine_is_busy(pair: Pair) -> None:
 def test_an_error_in_a_drafter_arrives_and_leaves_the_engine_usable(pair: Pair) -> None:
     target = core.Target(str(pair[0]), n_ctx=64, n_threads=1)
     drafter = Callback(target.n_vocab, target.n_embd)
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=7)
 
     def fail() -> None:
         raise ZeroDivisionError("of the drafter")
@@ -143,7 +143,7 @@ def test_ctrl_c_stops_prompt_and_answer_and_leaves_the_engine_usable(pair: Pair)
 
 
 def test_a_closed_engine_says_so(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=64, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=64, n_threads=1, spec_draft_n_max=7) as engine:
         stream = engine.stream(PROMPT, SamplingParams(max_tokens=8))
         next(stream)
     with pytest.raises(DFlash2Error, match="closed"):
@@ -194,7 +194,7 @@ def test_nothing_follows_the_end_inside_an_accepted_block(pair: Pair) -> None:
     """The oracle drafts past the end: once an end-of-generation token, once a stop string."""
     target = open_target(pair[0])
     oracle = Oracle(target.n_vocab, target.n_embd)
-    engine = dflash2.Engine(target, oracle, accept_rule="match")
+    engine = dflash2.Engine(target, oracle, spec_draft_n_max=7, accept_rule="match")
     prompt = engine.tokenize(PROMPT)
 
     def ends(params: SamplingParams) -> dflash2.Response:
@@ -239,7 +239,7 @@ def test_max_tokens_is_exact(engine: dflash2.Engine, n: int) -> None:
 
 
 def test_a_full_context_ends_the_answer(pair: Pair) -> None:
-    with dflash2.load(*pair, n_ctx=256, n_threads=1) as engine:
+    with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
         params = SamplingParams(ignore_eos=True)
         for n_prompt in (200, 240, 255):
             drafted = engine.generate([7] * n_prompt, params)

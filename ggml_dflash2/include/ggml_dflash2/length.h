@@ -40,7 +40,7 @@ struct round_outcome {
     int32_t n_context = 0;    // tokens before the anchor
     double  ms_late   = 0.0;  // injection of rows that earlier plain rounds have put off
     double  ms_draft  = 0.0;  // draft, other injection, walk and other work that a round with this width causes
-    double ms_verify = 0.0;   // target pass and acceptance
+    double  ms_verify = 0.0;  // target pass and acceptance
 };
 
 class length_controller {

@@ -4,8 +4,7 @@
 
 namespace dflash2 {
 
-sequence::sequence(const target & tgt, int64_t request_id, const request & r, int32_t n_draft_max,
-                   bool is_adaptive)
+sequence::sequence(const target & tgt, int64_t request_id, const request & r, int32_t n_draft_max, bool is_adaptive)
     : id(request_id),
       req(r),
       n_draft(n_draft_max),

@@ -31,8 +31,8 @@ class sequence {
     // row by row, so it never has to be rolled back. logits(i): row i of the pass over [anchor, path]. [n_vocab]
     verdict verify(const draft_path & path, accept_rule rule, const std::function<const float *(int32_t)> & logits);
 
-    // Emits what was accepted of a path, cut at the end of the request. n_drafted: tokens before the path was shortened.
-    // Returns the decoded rows to keep.
+    // Emits what was accepted of a path, cut at the end of the request. n_drafted: tokens before the path was
+    // shortened. Returns the decoded rows to keep.
     int32_t commit(const draft_path & path, int32_t n_drafted, const verdict & v, std::vector<emitted> & out);
 
     bool drafting() const { return n_draft > 0; }

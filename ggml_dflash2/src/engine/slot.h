@@ -34,8 +34,8 @@ class slot {
         int32_t n_rows;   // of the pass, to be kept
     };
 
-    // After a pass over [anchor, path] from row `first_row` on: accepts and emits. n_drafted: tokens before the path was
-    // shortened. keep() is to follow.
+    // After a pass over [anchor, path] from row `first_row` on: accepts and emits. n_drafted: tokens before the path
+    // was shortened. keep() is to follow.
     accepted accept(const draft_path & path, int32_t n_drafted, accept_rule rule, int32_t first_row,
                     std::vector<emitted> & out);
 

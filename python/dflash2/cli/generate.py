@@ -58,19 +58,23 @@ def run(args: argparse.Namespace) -> int:
             print(flush=True)
 
         stats, reason, seed = engine.stats, engine.finish_reason, engine.seed
+        mode, rule = engine.mode, engine.accept_rule
+        ids = [token.token for token in answer if token.token >= 0]
         plain: Stats | None = None
         note = ""
         if args.compare_plain and not interrupted:
             other = engine.generate(tokens, params, spec_draft_n_max=0)
             plain = other.stats
             if params.temperature == 0:
-                note = difference([token.token for token in answer], list(other.tokens))
+                note = difference(ids, list(other.tokens))
         if args.json:
             result: dict[str, Any] = {
                 "text": text,
-                "tokens": [token.token for token in answer],
+                "tokens": ids,
                 "finish_reason": reason,
                 "seed": seed,
+                "mode": mode,
+                "accept_rule": rule,
                 "stats": as_json(stats),
             }
             if plain is not None:

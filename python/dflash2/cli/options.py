@@ -60,7 +60,8 @@ def add_drafting_options(parser: argparse.ArgumentParser) -> None:
         "--num-draft-tokens",
         metavar="N",
         type=int,
-        help="tokens drafted per round (default: all that the drafter can; 0: plain decoding)",
+        help="tokens drafted in every round (default: chosen in each by its measured cost and "
+        "what is accepted; 0: plain decoding)",
     )
     group.add_argument(
         "--spec-draft-p-min",

@@ -21,7 +21,8 @@ def report(stats: Stats, plain: Stats | None = None, note: str = "") -> str:
     ]
     if stats.num_drafts > 0:
         lines += [
-            f"draft     {stats.num_drafts:6,} rounds   {stats.num_draft_tokens:,} drafted   "
+            f"draft     {stats.num_drafts:6,} of {stats.num_rounds:,} rounds   "
+            f"{stats.num_draft_tokens:,} drafted   {stats.num_verified_tokens:,} verified   "
             f"{stats.num_accepted_tokens:,} accepted ({100 * stats.acceptance_rate:.1f} %)   "
             f"mean accept length {stats.mean_accept_length:.2f}",
             "by position  " + " ".join(_rate(n, stats) for n in stats.accepted_per_pos),
@@ -32,6 +33,8 @@ def report(stats: Stats, plain: Stats | None = None, note: str = "") -> str:
 def as_json(stats: Stats) -> dict[str, Any]:
     return {
         **dataclasses.asdict(stats),
+        "mean_draft_length": stats.mean_draft_length,
+        "mean_verified_length": stats.mean_verified_length,
         "prompt_tps": stats.prompt_tps,
         "generation_tps": stats.generation_tps,
     }
