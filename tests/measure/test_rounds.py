@@ -61,7 +61,7 @@ def test_greedy_replay_finds_the_rounds_of_the_generation(target: core.Target) -
 
 def test_sampled_replay_expects_the_rounds_of_the_generation(target: core.Target) -> None:
     drafter = Scattered(target, n_draft=N_DRAFT)
-    engine = dflash2.Engine(target, drafter)
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=N_DRAFT)
     differences = []
     for seed in range(300):
         params = SamplingParams(temperature=1, seed=seed, max_tokens=24)

@@ -36,7 +36,7 @@ def test_a_replay_of_greedy_text_accepts_what_generation_accepted(
     real_pair: tuple[Path, Path],
 ) -> None:
     params = dflash2.SamplingParams(max_tokens=40, ignore_eos=True)
-    with dflash2.load(*real_pair, n_ctx=N_CTX, n_threads=1) as engine:
+    with dflash2.load(*real_pair, n_ctx=N_CTX, n_threads=1, spec_draft_n_max=7) as engine:
         prompt = engine.tokenize("Here is a list of fruits:\n1.")
         response = engine.generate(prompt, params)
     pair = Pair(*real_pair)

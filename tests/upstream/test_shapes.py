@@ -28,7 +28,7 @@ def draft(request: pytest.FixtureRequest, target: Path) -> Path:
 
 
 def test_engine_runs_every_type_and_block(target: Path, draft: Path) -> None:
-    with dflash2.load(target, draft, n_ctx=128, n_threads=1) as engine:
+    with dflash2.load(target, draft, n_ctx=128, n_threads=1, spec_draft_n_max=15) as engine:
         n_max = engine.spec_draft_n_max
         params = dflash2.SamplingParams(max_tokens=8, ignore_eos=True)
         answer = engine.generate(PROMPT, params)

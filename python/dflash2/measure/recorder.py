@@ -100,7 +100,10 @@ class Recorder:
     def _measure(self, record: Record, line: Line) -> Record:
         # A new engine has no memory of the request before: what is decoded together, and so how
         # it is rounded, is the same in whatever order requests run.
-        engine = Engine(self._target, self._drafter, spec_draft_n_max=self._settings.n_draft)
+        n_draft = self._settings.n_draft
+        if n_draft is None:
+            n_draft = self._drafter.max_draft()
+        engine = Engine(self._target, self._drafter, spec_draft_n_max=n_draft)
         prompt, answer = self._tokens(engine, line)
         if not answer:
             params = SamplingParams(
