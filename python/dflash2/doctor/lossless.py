@@ -52,7 +52,7 @@ def check(target: core.Target, drafter: core.Drafter, passages: Sequence[Passage
     for seq in range(target.n_seq):
         target.truncate(0, seq=seq)
         drafter.truncate(seq, 0)
-    engine = Engine(target, drafter)
+    engine = Engine(target, drafter, spec_draft_n_max=drafter.max_draft())
     n_max = max(len(p.answer) for p in passages)
     responses = engine.generate([p.prompt for p in passages], SamplingParams(max_tokens=n_max))
     stats = engine.total_stats
