@@ -327,8 +327,9 @@ void graph_drafter::inject(int32_t seq, const features & f) {
 }
 
 void graph_drafter::catch_up(int32_t seq) {
-    impl_->context(seq, "catch_up");
-    impl_->flush(seq, impl_->hp().block_size);
+    if (impl_->context(seq, "catch_up").n_staged() > impl_->hp().block_size) {
+        impl_->flush(seq);
+    }
 }
 
 std::vector<lattice> graph_drafter::draft(const std::vector<draft_job> & jobs, int32_t n_draft) {
@@ -341,9 +342,7 @@ std::vector<lattice> graph_drafter::draft(const std::vector<draft_job> & jobs, i
     d.check(jobs);
     int32_t n_seq = 0;
     for (const draft_job & job : jobs) {
-        if (d.contexts[job.seq].n_staged() > d.hp().block_size) {
-            d.flush(job.seq);
-        }
+        catch_up(job.seq);
         n_seq = std::max(n_seq, job.seq + 1);
     }
 
