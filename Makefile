@@ -23,7 +23,7 @@ TOOLS := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 CPP_SOURCES    := $(shell find ggml_dflash2 python/bindings -name '*.cpp' -o -name '*.h' -o -name '*.cmake' -o -name CMakeLists.txt)
 CPP_TESTS      := $(shell find tests/cpp -type f)
-PYTHON_SOURCES := $(shell find python convert scripts tests -name '*.py' -o -name '*.pyi')
+PYTHON_SOURCES := $(shell find python convert scripts tests -name '*.py' -o -name '*.pyi' -o -name '*.j2' -o -name '*.jsonl')
 TEST_DATA      := $(shell find tests/data models/smollm2-135m-dflash2 -type f)
 
 # ------------------------------------------------------------------------------------------------ environment
