@@ -19,18 +19,15 @@ PROMPT = "What are the steps to change a flat tyre on a car?"
 
 
 def verdict(drafted: dflash2.Stats, plain: dflash2.Stats) -> str:
-    """Whether drafting paid, from the cost of a round in plain steps."""
-    step = plain.verify_ms / max(plain.num_rounds, 1)
-    verify = drafted.verify_ms / max(drafted.num_rounds, 1) / step
-    draft = drafted.draft_ms / max(drafted.num_drafts, 1) / step
-    cost = (
-        f"a round costs {verify + draft:.1f} plain steps (verify {verify:.1f}, draft {draft:.1f}) "
-        f"and yields {drafted.num_generated_tokens / max(drafted.num_rounds, 1):.1f} tokens"
-    )
-    if drafted.generation_tps >= plain.generation_tps:
-        return f"drafting pays here: {cost}."
+    """Whether drafting paid. The engine chose the lengths."""
+    share = f"{drafted.num_drafts} of {drafted.num_rounds} rounds"
+    if drafted.generation_tps > 1.02 * plain.generation_tps:
+        return (
+            f"drafting pays here: {share} had a draft, "
+            f"a round yields {drafted.num_generated_tokens / drafted.num_rounds:.1f} tokens."
+        )
     return (
-        f"drafting does not pay here: {cost}.\n"
+        f"drafting does not pay here, and the engine noticed: {share} had a draft.\n"
         "A small model in Q4_1 is bound by arithmetic on a CPU, so each verified row costs nearly "
         "a step of its own;\nit pays where a pass is bound by reading the weights: large models, "
         "types with batch kernels, GPUs."

@@ -220,6 +220,31 @@ TEST(an_accident_changes_nothing) {
         [](const round_outcome & r) { CHECK(r.n_verify >= 6); });
 }
 
+TEST(injecting_late_is_paid_for_like_a_probe) {
+    const auto spent = [](double late_per_round) {  // ms, of 20 a plain round
+        length_controller length({sim::n_max});
+        double            sum    = 0.0;
+        int               n_late = 0;
+        for (int i = 0; i < 600; ++i) {
+            round_outcome r;
+            r.n_draft   = length.draft_width(100);
+            r.n_verify  = r.n_draft > 0 ? length.verify_length(std::vector<float>(size_t(r.n_draft), 0.5f)) : 0;
+            r.n_rows    = length.padded_rows(r.n_verify + 1);
+            r.n_context = 100;
+            r.ms_late   = r.n_draft > 0 ? late_per_round * n_late : 0.0;
+            r.ms_draft  = r.n_draft > 0 ? 10.0 : 0.0;
+            r.ms_verify = 20.0;
+            n_late      = r.n_draft > 0 ? 0 : n_late + 1;
+            sum += r.ms_late + r.ms_draft + r.ms_verify;
+            length.observe(r);
+        }
+        return sum / 600;
+    };
+    CHECK(spent(0.0) > 20.0);
+    CHECK(spent(0.0) < 1.02 * 20.0);
+    CHECK(spent(0.25) < 1.02 * 20.0);  // as much as 1.25 % if all were injected
+}
+
 TEST(timings_that_are_no_numbers_do_no_harm) {
     length_controller length({sim::n_max});
     run_rounds(length, 10, [](int32_t) { return std::nan(""); });
