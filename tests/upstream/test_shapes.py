@@ -28,12 +28,11 @@ def draft(request: pytest.FixtureRequest, target: Path) -> Path:
 
 
 def test_engine_runs_every_type_and_block(target: Path, draft: Path) -> None:
+    n_max = int(draft.stem.removeprefix("draft-")) - 1
     with dflash2.load(target, draft, n_ctx=128, n_threads=1, spec_draft_n_max=15) as engine:
-        n_max = engine.spec_draft_n_max
-        params = dflash2.SamplingParams(max_tokens=8, ignore_eos=True)
-        answer = engine.generate(PROMPT, params)
+        params = dflash2.SamplingParams(max_tokens=20, ignore_eos=True)
+        answer = engine.generate(PROMPT, params, spec_draft_n_max=n_max)
         plain = engine.generate(PROMPT, params, spec_draft_n_max=0)
-    assert n_max == int(draft.stem.removeprefix("draft-")) - 1
     assert answer.stats.num_draft_tokens >= n_max
     assert len(set(plain.tokens)) > 1, "the target repeats one token"
     assert answer.tokens[0] == plain.tokens[0]
