@@ -14,6 +14,7 @@ from dflash2.doctor.gguf_file import GgufFile
 from dflash2.doctor.lossless import Losslessness
 from dflash2.doctor.probes import Probe
 from dflash2.doctor.reference import compare_with
+from dflash2.doctor.reference_graph import compare_graph, has_torch
 from dflash2.doctor.static_checks import static_checks
 from dflash2.doctor.trial import Bench, Trial, require_scipy
 from dflash2.doctor.tryout import Room, Tried, Tryout, named, needs_length
@@ -47,8 +48,8 @@ class Settings:
 
     n_passages: int = 8
     n_tokens: int = 64
-    screens: tuple[int, ...] = (2,)
-    stride: int = 4
+    screens: tuple[int, ...] = (1,)
+    stride: int = 2
     n_long: int = 1100
     n_long_judged: int = 200
     n_lossless: int = 3
@@ -148,6 +149,9 @@ class Doctor:
         progress("the target reads", 0.15)
         short, long = self.benches(taps_of(tries, hparams))
         trial = short.run(drafter)
+        if reference is not None and has_torch():
+            progress("comparing with torch", 0.32)
+            findings += compare_graph(reference, file, hparams, short, drafter)
         probed = probes.probe(short, drafter, hparams["n_layer"])
         findings += probes.judge(probed) + bands.judge(trial)
         if any(f.stage == "overflow" and f.severity == "fault" for f in findings):

@@ -15,7 +15,7 @@ from dflash2.errors import DFlash2Error
 from dflash2.replay import Block, Reading, replay
 
 CELL = 3  # neighbouring blocks are averaged: they look at almost the same text
-LEAST_GAIN = 0.02  # of the accepted share of a draft; less is not worth a word
+LEAST_GAIN = 0.01  # of the drafted tokens; less is not worth a word
 ALPHA = 0.01  # chance of a false alarm over all variants together
 
 
