@@ -29,7 +29,7 @@ from typing import Any
 import dflash2
 import numpy as np
 from dflash2.bench import Contender, OurEngine, Run, Server, measure, summarize
-from dflash2.cli.bench import program
+from dflash2.cli.bench import lengths, program, row_name
 from dflash2.upstream.command import server_flags
 from dflash2.upstream.process import ServerProcess
 from gpu_meter import Floor, GpuBusy, floor_of
@@ -116,10 +116,11 @@ def ours(stack: ExitStack, args: argparse.Namespace) -> Iterator[Timed]:
     yield Timed(OurEngine("plain", load(None)))
     engine = load(args.model_draft)
     for length in args.accept_lengths:
-        one = Timed(OurEngine("ours", engine), length)
-        if not args.unforced:
-            one.before = forcing(engine, synthetic_rates(length, args.block, args.block))
-        yield one
+        for n in args.ours:
+            one = Timed(OurEngine(row_name("ours", n), engine, n), length)
+            if not args.unforced:
+                one.before = forcing(engine, synthetic_rates(length, args.block, args.block))
+            yield one
 
 
 def server_variants(args: argparse.Namespace) -> Iterator[tuple[str, Any, list[str]]]:
@@ -242,10 +243,11 @@ def arguments() -> argparse.Namespace:
     add("-md", "--model-draft", type=Path, required=True, help="drafter GGUF")
     add("--server", required=True, help="llama-server, or xllamacpp: the one in that package")
     add("-o", "--out", type=Path, required=True, help="writes OUT.json and OUT.md")
-    add("--contexts", type=numbers(int), default=[512, 8192], help="prompt tokens")
-    add("--accept-lengths", type=numbers(float), default=[3.8, 4.8], help="over a whole block")
-    add("--temperatures", type=numbers(float), default=[0.0, 1.0], help="top-k 40, top-p 0.95")
-    add("--n-max", type=numbers(int), default=[3, 7], help="drafted by llama-server")
+    add("--contexts", type=numbers(int), default="512,8192", help="prompt tokens")
+    add("--accept-lengths", type=numbers(float), default="3.8,4.8", help="over a whole block")
+    add("--temperatures", type=numbers(float), default="0,1", help="top-k 40, top-p 0.95")
+    add("--n-max", type=numbers(int), default="3,7", help="drafted by llama-server")
+    add("--ours", type=lengths, default="auto", help="drafted by ours; auto: it chooses")
     add("--unforced", action="store_true", help="accept what is accepted")
     add("--no-backend-sampling", action="store_true", help="llama-server samples on the host")
     add("-n", "--predict", type=int, default=192, help="tokens per run")

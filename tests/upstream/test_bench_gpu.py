@@ -32,13 +32,19 @@ def run(pair: Pair, out: Path, *options: str) -> subprocess.CompletedProcess[str
 
 def test_one_table_of_every_contender_in_every_setting(pair: Pair, tmp_path: Path) -> None:
     out = tmp_path / "table"
-    lengths = ["--accept-lengths", "3.8,4.8", "--n-max", "7"]
+    lengths = ["--accept-lengths", "3.8,4.8", "--n-max", "7", "--ours", "auto,5"]
     done = run(pair, out, "--unforced", *lengths, "--at-once", "2")
     assert done.returncode == 0, done.stderr
     table = json.loads(out.with_suffix(".json").read_text())
     assert table["forced"] is False
     seen = [(r["temperature"], r["name"], r["nominal_length"]) for r in table["rows"]]
-    own = [("plain", None), ("ours", 3.8), ("ours", 4.8)]
+    own = [
+        ("plain", None),
+        ("ours auto", 3.8),
+        ("ours 5", 3.8),
+        ("ours auto", 4.8),
+        ("ours 5", 4.8),
+    ]
     servers = [("llama-server plain", None), ("llama-server 7", 3.8), ("llama-server 7", 4.8)]
     for temperature in (0.0, 1.0):
         its = [(name, length) for t, name, length in seen if t == temperature]
