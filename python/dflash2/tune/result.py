@@ -26,8 +26,8 @@ class Expected:
 
     Args:
         tokens_per_round: (1 + n_draft,) when 0, 1, .. tokens are drafted in every round.
-        tokens_per_second: (1 + n_draft,) likewise.
-        server_tokens_per_second: the same by llama-server's rule and without padded passes.
+        tokens_per_second: (1 + n_draft,) likewise, with passes over no more rows than needed.
+        server_tokens_per_second: the same by llama-server's rule.
     """
 
     label: str
@@ -64,17 +64,15 @@ def expect(label: str, answers: Sequence[Answer], costs: CostTable) -> Expected:
     lengths = range(costs.n_draft + 1)
     rounds = [sum(a.rounds[m] for a in answers) for m in lengths]
     match = [sum(a.rounds_match[m] for a in answers) for m in lengths]
-    unpadded = [costs.round_ms(m, n_context, padded=False) for m in lengths]
+    round_ms = [costs.round_ms(m, n_context, padded=False) for m in lengths]
     return Expected(
         label=label,
         prompts=len(answers),
         n_context=n_context,
         tokens_per_round=tuple(n_tokens / r for r in rounds),
-        tokens_per_second=tuple(
-            costs.tokens_per_second(m, n_tokens / rounds[m], n_context) for m in lengths
-        ),
+        tokens_per_second=tuple(1000.0 * n_tokens / (rounds[m] * round_ms[m]) for m in lengths),
         server_tokens_per_second=tuple(
-            1000.0 * n_tokens / (match[m] * unpadded[m]) for m in lengths
+            1000.0 * n_tokens / (match[m] * round_ms[m]) for m in lengths
         ),
     )
 
@@ -101,10 +99,11 @@ class TuneResult:
         m = max(range(1, self.costs.n_draft + 1), key=lambda m: self.overall.tokens_per_second[m])
         at, costs = self.overall.n_context, self.costs
         step = costs.round_ms(0, at)
-        draft = (costs.round_ms(m, at) - costs.verify_ms(m, at)) / step
+        whole = costs.round_ms(m, at, padded=False) / step
+        verify = costs.verify_ms(m, at, padded=False) / step
         return (
-            f"drafting {m} a round costs {costs.round_ms(m, at) / step:.2f} plain steps "
-            f"({costs.verify_ms(m, at) / step:.2f} to verify, {draft:.2f} for the rest) "
+            f"drafting {m} a round costs {whole:.2f} plain steps "
+            f"({verify:.2f} to verify, {whole - verify:.2f} to draft) "
             f"and brings {self.overall.tokens_per_round[m]:.2f} tokens: "
             f"{self.overall.speed_up:.2f}x"
         )
