@@ -172,20 +172,18 @@ void bind_engine(py::module_ & m) {
 
     py::class_<engine> cls(m, "Engine", "The lossless round loop.");
     cls.def(py::init([](target & tgt, drafter * dft, int32_t n_draft_max, float p_min, float draft_temperature,
-                        bool draft_cut, const std::string & rule, std::function<double()> clock) {
+                        const std::string & rule, std::function<double()> clock) {
                 engine_params params;
                 params.n_draft_max       = n_draft_max;
                 params.p_min             = p_min;
                 params.draft_temperature = draft_temperature;
-                params.draft_cut         = draft_cut;
                 params.rule              = rule_from_name(rule);
                 params.clock             = std::move(clock);
                 return std::make_unique<engine>(tgt, dft, params);
             }),
             py::arg("target"), py::arg("drafter").none(true), py::kw_only(), py::arg("n_draft_max") = -1,
-            py::arg("p_min") = 0.0f, py::arg("draft_temperature") = 1.0f, py::arg("draft_cut") = true,
-            py::arg("accept_rule") = "rejection", py::arg("clock") = nullptr, py::keep_alive<1, 2>(),
-            py::keep_alive<1, 3>())
+            py::arg("p_min") = 0.0f, py::arg("draft_temperature") = 1.0f, py::arg("accept_rule") = "rejection",
+            py::arg("clock") = nullptr, py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
         .def("submit", &engine::submit, py::arg("request"))
         .def(
             "step", [](engine & e) { return e.step(poll_signals); }, py::call_guard<py::gil_scoped_release>())

@@ -291,7 +291,6 @@ class Engine:
         n_draft_max: int = ...,
         p_min: float = ...,
         draft_temperature: float = ...,
-        draft_cut: bool = ...,
         accept_rule: str = ...,
         clock: Callable[[], float] | None = ...,
     ) -> None:

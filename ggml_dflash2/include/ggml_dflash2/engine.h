@@ -80,8 +80,7 @@ struct engine_params {
                                // -1: chosen in each round by what it costs and what is accepted; see length.h
     float                   p_min             = 0.0f;  // stop a greedy draft below this probability
     float                   draft_temperature = 1.0f;  // the walk samples at this multiple of the request's temperature
-    bool                    draft_cut = true;  // the walk leaves out what the request's top_k, top_p and min_p would
-    accept_rule             rule      = accept_rule::rejection;
+    accept_rule             rule              = accept_rule::rejection;
     std::function<double()> clock;  // ms, for the choice of lengths; empty: the steady clock
 };
 

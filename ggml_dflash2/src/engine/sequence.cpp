@@ -43,8 +43,8 @@ draft_path sequence::walk(const lattice & lat, const engine_params & params) con
     if (!sampled_walk(params.rule)) {
         return walk_greedy(lat, params.p_min);
     }
-    const sampling_params & s   = req.sampling;
-    const walk_cut          cut = params.draft_cut ? walk_cut{s.top_k, s.top_p, s.min_p} : walk_cut{};
+    const sampling_params & s = req.sampling;
+    const walk_cut          cut{s.top_k, s.top_p, s.min_p};
     return walk_sample(lat, s.temperature * params.draft_temperature, random_, (uint32_t) n(), round_, cut);
 }
 
