@@ -179,14 +179,23 @@ class Difference:
         for name in ("n_pos", "n_same_set", "n_wrong_set", "n_blocks", "n_same_path"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def faults(self) -> list[str]:
-        """What is out of tolerance, one line each; empty when the graph matches the reference."""
+    def faults(self, *, coarse: bool = False) -> list[str]:
+        """What is out of tolerance, one line each; empty when the graph matches the reference.
+
+        coarse: for backends that multiply F32 in TF32 or F16.
+        """
+        hidden, edge = (1e-2, 3e-2) if coarse else (HIDDEN_TOLERANCE, EDGE_TOLERANCE)
+        most_wrong = self.n_pos // 10 if coarse else 0
+        agreement = 0.9 if coarse else PATH_AGREEMENT
         checks = [
-            (self.hidden <= HIDDEN_TOLERANCE, f"hidden: {self.hidden:.2e} > {HIDDEN_TOLERANCE:g}"),
-            (self.edge <= EDGE_TOLERANCE, f"edge scores: {self.edge:.2e} > {EDGE_TOLERANCE:g}"),
-            (self.n_wrong_set == 0, f"candidates: {self.n_wrong_set} of {self.n_pos} sets differ"),
+            (self.hidden <= hidden, f"hidden: {self.hidden:.2e} > {hidden:g}"),
+            (self.edge <= edge, f"edge scores: {self.edge:.2e} > {edge:g}"),
             (
-                self.n_same_path >= PATH_AGREEMENT * self.n_blocks,
+                self.n_wrong_set <= most_wrong,
+                f"candidates: {self.n_wrong_set} of {self.n_pos} sets differ",
+            ),
+            (
+                self.n_same_path >= agreement * self.n_blocks,
                 f"greedy paths: {self.n_same_path} of {self.n_blocks} blocks agree",
             ),
         ]

@@ -20,9 +20,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "rounding: holds where batches of any width are rounded alike, as on the CPU"
+    )
     device = config.getoption("--device")
     if device is not None:
         place_models(device)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    device = config.getoption("--device")
+    if device is None:
+        return
+    reason = f"{device} rounds batches of different width by different kernels"
+    for item in items:
+        if item.get_closest_marker("rounding"):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def place_models(name: str) -> None:

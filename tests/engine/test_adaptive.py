@@ -70,6 +70,7 @@ class Rig:
         return self.engine.request_stats(self.n_requests)
 
 
+@pytest.mark.rounding
 def test_drafts_become_long_where_they_pay(pair: Pair, alone: core.Target) -> None:
     rig = Rig(pair, alone, flat, 2.0)
     for prompt in prompts(4, 512):

@@ -27,6 +27,7 @@ def open_hybrid(pair: Pair, n_rollback: int = 7, **sizes: int) -> core.Target:
 # -- the target
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("back", [1, 3, 7])
 def test_rows_of_the_last_decode_are_taken_back(hybrid_pair: Pair, back: int) -> None:
     target = open_hybrid(hybrid_pair)

@@ -53,7 +53,14 @@ def judge(path: Path, engine: core.Engine, chain: str, n: int = N) -> float:
     return p_value(counts, ExactLaws(alone, params).continuations())
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+# Where rounding moves a token over the border of a cut, the laws differ by it.
+AT_A_BORDER = ("min_p", "logit_bias, typical_p")
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [pytest.param(c, marks=pytest.mark.rounding if c in AT_A_BORDER else ()) for c in CHAINS],
+)
 def test_continuations_have_the_targets_law(path: Path, chain: str) -> None:
     p, stats = measure(path, Scattered, chain)
     assert p > LEAST_P
@@ -64,6 +71,7 @@ def test_continuations_have_the_targets_law(path: Path, chain: str) -> None:
 @pytest.mark.parametrize(
     ("chain", "n_seq"), [("none", 1), ("all cuts", 1), ("grammar", 1), ("temperature", 4)]
 )
+@pytest.mark.rounding
 def test_adaptive_lengths_keep_the_targets_law(path: Path, chain: str, n_seq: int) -> None:
     """On a machine that changes before the lengths have settled."""
     target = core.Target(str(path), n_ctx=64, n_seq=n_seq, n_threads=1)

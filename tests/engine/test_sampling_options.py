@@ -55,6 +55,7 @@ def knowing(pair: Pair) -> tuple[dflash2.Engine, Known]:
     return dflash2.Engine(target, drafter, spec_draft_n_max=7), drafter
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("name", OPTIONS)
 def test_greedy_with_drafting_equals_plain_decoding(
     knowing: tuple[dflash2.Engine, Known], name: str

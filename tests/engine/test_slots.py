@@ -72,6 +72,7 @@ def test_greedy_answers_and_drafts_are_those_of_each_alone(
             assert (answer.text, answer.finish_reason) == (expected.text, expected.finish_reason)
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("n_parallel", [1, 2, 3])
 def test_sampled_answers_are_the_same_draws(
     pair: Pair, sampled_alone: list[Response], n_parallel: int

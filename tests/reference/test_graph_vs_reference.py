@@ -75,14 +75,16 @@ def test_reference_data_covers_every_case() -> None:
 def test_graph_matches_reference(
     case: Case, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if request.config.getoption("--device") and case.checkpoint.get("head_dim") == 32:
+    device = request.config.getoption("--device")
+    if device and case.checkpoint.get("head_dim") == 32:
         pytest.skip("CUDA's attention has no heads of 32")
     recipe, arrays = load_case(case)
     target, draft = make_tiny_pair(tmp_path, seed=case.seed, **case.checkpoint)
     weights = (tmp_path / "draft" / "model.safetensors").read_bytes()
     assert hashlib.sha256(weights).hexdigest() == recipe["sha256"], "the weights are not the same"
     difference = run_graph(case, arrays, target, draft)
-    assert not difference.faults(), f"{'; '.join(difference.faults())}\nall: {difference}"
+    faults = difference.faults(coarse=device is not None)
+    assert not faults, f"{'; '.join(faults)}\nall: {difference}"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,12 @@
 
 namespace dflash2 {
 
-// GPUs sort rows of up to 1024 in one workgroup, and whole rows otherwise; a CPU does not mind.
-constexpr int32_t N_SORT = 1024;
+// GPUs sort narrow rows in one workgroup each; a CPU does not mind.
+constexpr int32_t N_SORT = 256;
+
+// ggml-cuda multiplies up to 8 rows by vectors, more of them on tensor cores.
+constexpr int64_t PADDED_ROWS = 9, FEWEST_PADDED = 6;
+constexpr int64_t LARGE = 1 << 24;  // weights of a matrix
 
 // Shapes: R injected rows, S sequences, D = n_draft, B = D + 1 tokens of a block, K = top_k. ggml order, ne[0] first.
 struct draft_graph::builder {
@@ -50,6 +54,22 @@ struct draft_graph::builder {
                              1.0f, 0.0f, 0.0f);
     }
 
+    // x [n, n_rows] as it best meets matrices like m; first_rows() undoes it.
+    ggml_tensor * pad_rows(ggml_tensor * m, ggml_tensor * x) {
+        const int64_t n    = x->ne[1];
+        const bool    pays = g.shape_.pad && ggml_is_quantized(m->type) && ggml_nelements(m) >= LARGE;
+        return pays && n >= FEWEST_PADDED && n < PADDED_ROWS ? ggml_pad(ctx, x, 0, (int) (PADDED_ROWS - n), 0, 0) : x;
+    }
+
+    ggml_tensor * first_rows(ggml_tensor * x, int64_t n) {
+        return x->ne[1] == n ? x : ggml_view_2d(ctx, x, x->ne[0], n, x->nb[1], 0);
+    }
+
+    // m x for x [n, n_rows].
+    ggml_tensor * mul(ggml_tensor * m, ggml_tensor * x) {
+        return first_rows(ggml_mul_mat(ctx, m, pad_rows(m, x)), x->ne[1]);
+    }
+
     ring_inputs & ring(int32_t il) { return hp.is_sliding[il] ? g.in_sliding : g.in_full; }
 
     int64_t n_kv(int32_t il) const { return hp.is_sliding[il] ? g.shape_.n_kv_sliding : g.shape_.n_kv_full; }
@@ -69,7 +89,7 @@ struct draft_graph::builder {
         g.in_row_pos    = input(GGML_TYPE_I32, {R, 1, 1, 1}, "row_pos");
 
         ggml_tensor * features = ggml_get_rows(ctx, stage.rows(), g.in_staged);  // [n_taps * n_embd, R]
-        ggml_tensor * fused    = ggml_mul_mat(ctx, w.fc, features);              // [n_embd, R]
+        ggml_tensor * fused    = mul(w.fc, features);                            // [n_embd, R]
         ggml_set_name(fused, "fc_out");
         fused = rms_norm(fused, w.hidden_norm);
         ggml_set_name(fused, "fused");
@@ -104,7 +124,7 @@ struct draft_graph::builder {
         }
 
         x               = ggml_reshape_2d(ctx, x, hp.n_embd, B * S);
-        ggml_tensor * q = ggml_reshape_3d(ctx, ggml_mul_mat(ctx, l.wq, x), hp.head_dim, hp.n_head, B * S);
+        ggml_tensor * q = ggml_reshape_3d(ctx, mul(l.wq, x), hp.head_dim, hp.n_head, B * S);
         q               = rope(rms_norm(q, l.q_norm), g.in_pos);
         q               = ggml_permute(ctx, ggml_reshape_4d(ctx, q, hp.head_dim, hp.n_head, B, S), 0, 2, 1, 3);
         k_cells         = ggml_set_rows(ctx, k_cells, key(l, x, g.in_pos), ring(il).block);
@@ -113,14 +133,17 @@ struct draft_graph::builder {
         ggml_tensor * cur = ggml_flash_attn_ext(ctx, q, heads(il, k_cells), heads(il, v_cells), ring(il).mask,
                                                 1.0f / std::sqrt((float) hp.head_dim), 0, 0);
         ggml_prec_set_acc(cur, GGML_PREC_F32);
-        cur = ggml_reshape_3d(ctx, cur, (int64_t) hp.head_dim * hp.n_head, B, S);
-        return ggml_mul_mat(ctx, l.wo, cur);  // [n_embd, B, S]
+        cur = ggml_reshape_2d(ctx, cur, (int64_t) hp.head_dim * hp.n_head, B * S);
+        return ggml_reshape_3d(ctx, mul(l.wo, cur), hp.n_embd, B, S);
     }
 
     ggml_tensor * ffn(int32_t il, ggml_tensor * x) {
         const layer_weights & l = w.layers[il];
-        ggml_tensor *         h = ggml_swiglu_split(ctx, ggml_mul_mat(ctx, l.gate, x), ggml_mul_mat(ctx, l.up, x));
-        return ggml_mul_mat(ctx, l.down, h);  // [n_embd, B, S]
+        const int64_t         n = n_block() * n_seq();
+
+        x               = pad_rows(l.gate, ggml_reshape_2d(ctx, x, hp.n_embd, n));
+        ggml_tensor * h = ggml_swiglu_split(ctx, ggml_mul_mat(ctx, l.gate, x), ggml_mul_mat(ctx, l.up, x));
+        return ggml_reshape_3d(ctx, first_rows(ggml_mul_mat(ctx, l.down, h), n), hp.n_embd, n_block(), n_seq());
     }
 
     // Runs a sublayer between its two convolutions. Both sides take their coefficients from the un-convolved input.
@@ -160,7 +183,7 @@ struct draft_graph::builder {
 
     // The head's best rows for hidden [n_embd, n], with their logits.
     top_rows candidates(ggml_tensor * hidden) {
-        ggml_tensor * logits = ggml_mul_mat(ctx, head, hidden);  // [n_head_out, n]
+        ggml_tensor * logits = mul(head, hidden);  // [n_head_out, n]
         if (hp.logit_scale != 1.0f) {
             logits = ggml_scale(ctx, logits, hp.logit_scale);
         }

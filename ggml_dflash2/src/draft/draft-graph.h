@@ -17,14 +17,15 @@ namespace dflash2 {
 
 struct graph_shape {
     int32_t n_seq        = 1;
-    int32_t n_rows       = 0;  // injected rows of all sequences, padding included
-    int32_t n_draft      = 0;  // drafted positions; 0: inject only
-    int32_t n_kv_sliding = 0;  // visible cells of sliding layers
-    int32_t n_kv_full    = 0;  // visible cells of full layers
+    int32_t n_rows       = 0;      // injected rows of all sequences, padding included
+    int32_t n_draft      = 0;      // drafted positions; 0: inject only
+    int32_t n_kv_sliding = 0;      // visible cells of sliding layers
+    int32_t n_kv_full    = 0;      // visible cells of full layers
+    bool    pad          = false;  // 6 to 8 rows are padded to 9 where they meet large quantized matrices
 
     bool operator==(const graph_shape & o) const {
         return n_seq == o.n_seq && n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding &&
-               n_kv_full == o.n_kv_full;
+               n_kv_full == o.n_kv_full && pad == o.pad;
     }
 };
 

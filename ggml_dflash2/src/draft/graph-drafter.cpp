@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "draft/backends.h"
@@ -20,7 +21,7 @@ constexpr int32_t MAX_CTX    = 1 << 30;  // keeps positions and cells inside int
 
 // A graph that only injects rows of one sequence.
 graph_shape inject_shape(int32_t n_rows) {
-    return {1, n_rows, 0, 0, 0};
+    return {1, n_rows, 0, 0, 0, false};
 }
 
 // What the drafter knows of one sequence: positions begin .. end - 1, those from `injected` on still staged.
@@ -49,7 +50,8 @@ struct graph_drafter::impl {
     std::vector<draft_context>                contexts;  // [n_seq]
     std::vector<std::unique_ptr<draft_graph>> graphs;    // most recently used first
     const draft_graph *                       last = nullptr;
-    std::vector<bool>                         drafted;  // [n_seq] sequences that `last` drafted
+    bool                                      pad  = false;  // see graph_shape
+    std::vector<bool>                         drafted;       // [n_seq] sequences that `last` drafted
     std::unique_ptr<node_watch>               watch    = std::make_unique<node_watch>(std::vector<std::string>());
     int64_t                                   n_built  = 0;
     int64_t                                   n_passes = 0;
@@ -103,13 +105,42 @@ struct graph_drafter::impl {
     node_watch * watched() { return watch->nodes().empty() ? nullptr : watch.get(); }
 
     graph_shape round_shape(int32_t n_seq, int32_t n_draft) const {
-        graph_shape shape = {n_seq, n_seq * hp().block_size, n_draft, 0, 0};
+        graph_shape shape = {n_seq, n_seq * hp().block_size, n_draft, 0, 0, pad};
         for (int32_t seq = 0; seq < n_seq; ++seq) {
             const draft_context & c = contexts[seq];
             shape.n_kv_sliding      = std::max(shape.n_kv_sliding, cache.layout(true).n_visible(c.begin, c.end));
             shape.n_kv_full         = std::max(shape.n_kv_full, cache.layout(false).n_visible(c.begin, c.end));
         }
         return shape;
+    }
+
+    // Milliseconds of a graph. Its first passes load kernels and record what is replayed later.
+    double time_of(const graph_shape & shape) {
+        draft_graph & g    = graph(shape);
+        double        best = 1e9;
+        for (int32_t i = 0; i < 6; ++i) {
+            const auto begin = std::chrono::steady_clock::now();
+            g.compute();
+            g.wait();
+            const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
+            best                                               = std::min(best, ms.count());
+        }
+        return best;
+    }
+
+    // On accelerators first passes take many times as long as later ones, and which kernels are fast differs.
+    void warm_up() {
+        if (is_cpu(model->get().device)) {
+            return;
+        }
+        time_of(inject_shape(feature_stage::N_STAGED));
+        time_of(inject_shape(stage.n_prompt()));
+        const double ms = time_of(round_shape(1, hp().block_size - 1));
+        pad             = true;
+        pad             = time_of(round_shape(1, hp().block_size - 1)) < 0.98 * ms;
+        for (int32_t n_draft = 1; n_draft < hp().block_size - 1; ++n_draft) {
+            time_of(round_shape(1, n_draft));
+        }
     }
 
     // What goes to the ring, sequence after sequence.
@@ -258,6 +289,7 @@ graph_drafter::graph_drafter(std::shared_ptr<const draft_model> model, const sha
     check_shared(model->get(), shared);
     impl_ = std::make_unique<impl>(std::move(model), shared, params);
     impl_->graph(impl_->round_shape(1, max_draft()));  // refuses here, not in the first round
+    impl_->warm_up();
 }
 
 graph_drafter::~graph_drafter() = default;

@@ -15,6 +15,10 @@ class round_runner {
     // dft may be null. n_draft_max: tokens of a draft at most.
     round_runner(target & tgt, drafter * dft, const engine_params & params, int32_t n_draft_max);
 
+    // On accelerators first passes take many times as long as later ones: does them, for every number of rows that the
+    // controller may choose, and tells it what they take then. Empties sequence 0 of the target.
+    void warm_up();
+
     // At least one token for every slot, all of which must be running.
     std::vector<progress> run(const std::vector<slot *> & running);
 

@@ -84,7 +84,7 @@ law_sampler::law_sampler(const target & tgt, const request & req)
     temperature_ = s.temperature;
     n_best_      = !plain_ ? 0 : greedy_ ? 1 : s.top_k;
     n_best_ += n_best_ > 0 ? (int32_t) biases_.size() : 0;
-    wide_ = plain_ && biases_.empty() && s.top_k == 0 && s.typical_p == 1.0f && s.top_p == 1.0f && s.min_p == 0.0f;
+    wide_ = plain_ && s.top_k == 0 && s.typical_p == 1.0f && s.top_p == 1.0f && s.min_p == 0.0f;
     if (!greedy_) {
         if (s.top_k > 0) {
             add(llama_sampler_init_top_k(s.top_k));
@@ -173,12 +173,27 @@ token_id law_sampler::argmax(const float * logits) {
     return best;
 }
 
+const target_law & law_sampler::whole(const float * logits) {
+    if (!biases_.empty()) {
+        row_.assign(logits, logits + n_vocab_);
+        for (const logit_bias & b : biases_) {
+            row_[b.id] += b.bias;
+        }
+        logits = row_.data();
+    }
+    if (!wide_law_.assign(logits, n_vocab_, temperature_)) {
+        const row_peak peak = find_peak(logits, n_vocab_);
+        if (peak.index < 0 && !peak.nan) {
+            throw dead_end();
+        }
+        throw not_finite();
+    }
+    return wide_law_;
+}
+
 const target_law & law_sampler::distribution(const float * logits) {
     if (wide_) {
-        if (!wide_law_.assign(logits, n_vocab_, temperature_)) {
-            throw not_finite();
-        }
-        return wide_law_;
+        return whole(logits);
     }
     list(logits);
     apply();

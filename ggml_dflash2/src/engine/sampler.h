@@ -35,6 +35,8 @@ class law_sampler {
     void list(const float * logits);
     void apply();
 
+    const target_law & whole(const float * logits);
+
     llama_sampler_ptr             chain_;
     llama_sampler_ptr             grammar_;  // null: none; not part of the chain, since it must not see the prompt
     std::vector<logit_bias>       biases_;
@@ -47,6 +49,7 @@ class law_sampler {
     std::vector<llama_token_data> data_;
     llama_token_data_array        cur_ = {};
     std::vector<int32_t>          best_;
+    std::vector<float>            row_;
     law                           law_;
     law_view                      view_{law_};
     wide_law                      wide_law_;

@@ -250,6 +250,7 @@ void target::decode(const std::vector<target_row> & rows) {
         throw error(errc::decode, "llama_decode of " + std::to_string(rows.size()) + " tokens failed with code " +
                                       std::to_string(rc));
     }
+    llama_synchronize(t.ctx.get());  // so that the time of a pass is that of its work
     for (const target_row & row : rows) {
         const int32_t n_rows = end[row.seq] - t.end[row.seq];
         t.n_snap[row.seq]    = std::min(n_rows - 1, (int32_t) llama_n_rs_seq(t.ctx.get()));
