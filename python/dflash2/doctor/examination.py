@@ -39,7 +39,6 @@ class Settings:
 
     Args:
         n_passages, n_tokens: text that the target writes, and tokens of each piece.
-        screens: passages of the first looks at a variant; one that is clearly worse ends there.
         stride: tokens from one block to the next.
         n_long, n_long_judged: tokens of the text for windows, and of its end that is judged.
         n_lossless: passages that are generated again with drafting.
@@ -48,8 +47,7 @@ class Settings:
 
     n_passages: int = 8
     n_tokens: int = 64
-    screens: tuple[int, ...] = (1,)
-    stride: int = 2
+    stride: int = 3
     n_long: int = 1100
     n_long_judged: int = 200
     n_lossless: int = 3
@@ -148,7 +146,7 @@ class Doctor:
 
         progress("the target reads", 0.15)
         short, long = self.benches(taps_of(tries, hparams))
-        trial = short.run(drafter)
+        trial = short.run(drafter, s.stride)
         if reference is not None and has_torch():
             progress("comparing with torch", 0.32)
             findings += compare_graph(reference, file, hparams, short, drafter)
@@ -159,9 +157,9 @@ class Doctor:
 
         tried: list[Tried] = []
         with tempfile.TemporaryDirectory() as folder:
-            tryout = Tryout(file, Path(folder) / "variant.gguf", len(tries), s.screens)
+            tryout = Tryout(file, Path(folder) / "variant.gguf", len(tries), s.stride)
             near = Room(short, trial)
-            far = Room(long, long.run(drafter)) if any(map(needs_length, tries)) else near
+            far = Room(long, long.run(drafter, s.stride)) if any(map(needs_length, tries)) else near
             for i, variant in enumerate(tries):
                 progress(variant.name, 0.35 + 0.55 * i / len(tries))
                 tried.append(tryout.of(variant, far if needs_length(variant) else near))
@@ -201,4 +199,4 @@ class Doctor:
             read(self.target, tokens, layers, start=start, temperature=1.0)
             for tokens, start in texts
         ]
-        return Bench(self.target, readings, layers, self.device, self.settings.stride)
+        return Bench(self.target, readings, layers, self.device)

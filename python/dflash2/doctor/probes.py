@@ -12,7 +12,7 @@ from dflash2.doctor.finding import Finding, fault, note
 from dflash2.doctor.trial import Bench
 
 F16_MAX = 65504.0
-N_BLOCKS = 4
+N_BLOCKS, STRIDE = 8, 8
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def probe(bench: Bench, drafter: core.GraphDrafter, n_layer: int) -> list[Probe]
         name: [] for name in names
     }
     drafter.watch(names)
-    for _ in zip(range(N_BLOCKS), bench.blocks(drafter, 1), strict=False):
+    for _ in zip(range(N_BLOCKS), bench.blocks(drafter, STRIDE), strict=False):
         for name, data in drafter.watched().items():
             values[name].append(data.ravel())
     drafter.watch([])

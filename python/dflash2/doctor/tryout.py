@@ -11,6 +11,8 @@ from dflash2.doctor.gguf_file import GgufFile
 from dflash2.doctor.trial import Bench, Comparison, Trial, compare
 from dflash2.doctor.variants import SELECTOR_OFF, Variant
 
+SCREEN = 4  # of the blocks, every so many decide whether a variant is worth all of them
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -35,23 +37,22 @@ class Room:
 class Tryout:
     """Tries variants. unary: the trial of the one without a selector."""
 
-    def __init__(self, file: GgufFile, path: Path, n: int, screens: Sequence[int]) -> None:
+    def __init__(self, file: GgufFile, path: Path, n: int, stride: int) -> None:
         self.file = file
         self.path = path
         self.n = n
-        self.screens = screens
+        self.stride = stride
         self.unary: Trial | None = None
 
     def of(self, variant: Variant, room: Room) -> Tried:
         self.file.write_copy(self.path, variant.edit())
         drafter = room.bench.drafter(self.path)
         is_unary = variant.name == SELECTOR_OFF
-        for n_passages in () if is_unary else self.screens:
-            if n_passages < len(room.bench.readings):
-                comparison = compare(room.bench.run(drafter, n_passages), room.base)
-                if comparison.is_worse:
-                    return Tried(variant, comparison, False)
-        trial = room.bench.run(drafter)
+        if not is_unary:
+            comparison = compare(room.bench.run(drafter, self.stride * SCREEN), room.base)
+            if comparison.is_worse:
+                return Tried(variant, comparison, False)
+        trial = room.bench.run(drafter, self.stride)
         if is_unary:
             self.unary = trial
         comparison = compare(trial, room.base)
