@@ -93,6 +93,8 @@ def line_key(op: str, p: dict[str, str]) -> str | None:
     if op == "FLASH_ATTN_EXT":
         k, v = (p.get("type_KV", p.get(name)) for name in ("type_K", "type_V"))
         return f"{op} {k} head {p['hsk']}" if k == v and p["hsk"] == p["hsv"] else None
+    if op == "POOL_2D":
+        return f"{op} {p['type_input']}" if p["pool_type"] == "max" else None
     if op == "TOP_K" and int(p["k"]) > MAX_TOP_K:
         return None
     permuted = " permuted" if p.get("perm1", "0") != "0" else ""

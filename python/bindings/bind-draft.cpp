@@ -225,17 +225,19 @@ void bind_draft(py::module_ & m) {
 
     py::class_<graph_drafter, drafter>(m, "GraphDrafter", "The draft graph on a ggml backend.")
         .def(py::init([](std::shared_ptr<draft_model> model, const target & tgt, int32_t n_ctx, int32_t n_threads,
-                         bool kv_f32) {
-                 return open_drafter(std::move(model), tgt.shared(),
-                                     {n_ctx > 0 ? n_ctx : tgt.n_ctx(), tgt.n_seq(), n_threads, kv_f32});
+                         bool kv_f32, std::optional<bool> top_k_by_groups) {
+                 return open_drafter(
+                     std::move(model), tgt.shared(),
+                     {n_ctx > 0 ? n_ctx : tgt.n_ctx(), tgt.n_seq(), n_threads, kv_f32, top_k_by_groups});
              }),
              py::arg("model"), py::arg("target"), py::kw_only(), py::arg("n_ctx") = 0, py::arg("n_threads") = 1,
-             py::arg("kv_f32") = false, py::keep_alive<1, 3>())
-        .def(
-            py::init([](std::shared_ptr<draft_model> model, int32_t n_ctx, int32_t n_seq, int32_t n_threads,
-                        bool kv_f32) { return open_drafter(std::move(model), {}, {n_ctx, n_seq, n_threads, kv_f32}); }),
-            py::arg("model"), py::kw_only(), py::arg("n_ctx") = 4096, py::arg("n_seq") = 1, py::arg("n_threads") = 1,
-            py::arg("kv_f32") = false)
+             py::arg("kv_f32") = false, py::arg("top_k_by_groups") = std::nullopt, py::keep_alive<1, 3>())
+        .def(py::init(
+                 [](std::shared_ptr<draft_model> model, int32_t n_ctx, int32_t n_seq, int32_t n_threads, bool kv_f32) {
+                     return open_drafter(std::move(model), {}, {n_ctx, n_seq, n_threads, kv_f32, {}});
+                 }),
+             py::arg("model"), py::kw_only(), py::arg("n_ctx") = 4096, py::arg("n_seq") = 1, py::arg("n_threads") = 1,
+             py::arg("kv_f32") = false)
         .def(
             "last_hidden",
             [](const graph_drafter & d, int32_t seq) {

@@ -55,14 +55,15 @@ void bind_target(py::module_ & m) {
 
     py::class_<target>(m, "Target", "The target model on libllama.")
         .def(py::init([](const std::string & path, int32_t n_ctx, int32_t n_seq, int32_t n_batch, int32_t n_rollback,
-                         int32_t n_threads, int32_t n_gpu_layers) {
+                         int32_t n_threads, int32_t n_gpu_layers, std::optional<bool> backend_sampling) {
                  const py::gil_scoped_release release;
                  return std::make_unique<target>(
-                     path, target_params{n_ctx, n_seq, n_batch, n_rollback, n_threads, n_gpu_layers});
+                     path, target_params{n_ctx, n_seq, n_batch, n_rollback, n_threads, n_gpu_layers, backend_sampling});
              }),
              py::arg("path"), py::kw_only(), py::arg("n_ctx") = defaults.n_ctx, py::arg("n_seq") = defaults.n_seq,
              py::arg("n_batch") = defaults.n_batch, py::arg("n_rollback") = defaults.n_rollback,
-             py::arg("n_threads") = defaults.n_threads, py::arg("n_gpu_layers") = defaults.n_gpu_layers)
+             py::arg("n_threads") = defaults.n_threads, py::arg("n_gpu_layers") = defaults.n_gpu_layers,
+             py::arg("backend_sampling") = defaults.backend_sampling)
         .def_property_readonly("path", [](const target & t) { return to_text(t.path()); })
         .def_property_readonly("n_ctx", &target::n_ctx)
         .def_property_readonly("n_seq", &target::n_seq)

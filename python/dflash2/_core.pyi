@@ -116,6 +116,7 @@ class GraphDrafter(Drafter):
         n_ctx: int = ...,
         n_threads: int = ...,
         kv_f32: bool = ...,
+        top_k_by_groups: bool | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -159,6 +160,7 @@ class Target:
         n_rollback: int = ...,
         n_threads: int = ...,
         n_gpu_layers: int = ...,
+        backend_sampling: bool | None = ...,
     ) -> None: ...
     @property
     def path(self) -> str: ...

@@ -17,11 +17,11 @@ struct found {
     std::vector<float>   value;
 };
 
-static found top_k(const std::vector<float> & x, int64_t n, int32_t k, int32_t n_sort) {
-    ggml_context_ptr ctx(ggml_init({128 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+static found top_k(const std::vector<float> & x, int64_t n, int32_t k, bool by_groups) {
+    ggml_context_ptr ctx(ggml_init({256 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
     ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
     ggml_tensor *    in    = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n, (int64_t) x.size() / n);
-    const top_rows   top   = build_top_k(ctx.get(), in, k, n_sort);
+    const top_rows   top   = by_groups ? build_top_k_by_groups(ctx.get(), in, k) : build_top_k(ctx.get(), in, k);
     ggml_cgraph *    graph = ggml_new_graph(ctx.get());
     ggml_build_forward_expand(graph, top.id);
     ggml_build_forward_expand(graph, top.value);
@@ -43,13 +43,13 @@ static std::vector<float> shuffled(int64_t n, int64_t n_rows, uint32_t seed) {
     return x;
 }
 
-TEST(pieces_find_what_a_sort_of_the_row_finds) {
-    for (const int64_t n : {64, 65, 1000, 1024, 4099, 49152}) {
-        for (const int32_t k : {1, 4, 16}) {
-            for (const int32_t n_sort : {64, 1024, 1 << 20}) {
+TEST(groups_find_what_a_sort_of_the_row_finds) {
+    for (const int64_t n : {600, 1024, 1025, 4099, 49152, 248320}) {
+        for (const int32_t k : {1, 4, 16, 100, 512, 600}) {
+            for (const bool by_groups : {false, true}) {
                 const int64_t            n_rows = 3;
                 const std::vector<float> x      = shuffled(n, n_rows, (uint32_t) n);
-                const found              got    = top_k(x, n, k, n_sort);
+                const found              got    = top_k(x, n, k, by_groups);
                 for (int64_t row = 0; row < n_rows; ++row) {
                     std::vector<float> want(x.begin() + row * n, x.begin() + (row + 1) * n);
                     std::sort(want.rbegin(), want.rend());
@@ -66,7 +66,7 @@ TEST(pieces_find_what_a_sort_of_the_row_finds) {
 
 TEST(rows_of_nan_give_ids_inside_the_row) {
     const std::vector<float> x(4099, NAN);
-    for (const int32_t id : top_k(x, 4099, 16, 64).id) {
+    for (const int32_t id : top_k(x, 4099, 16, true).id) {
         CHECK(id >= 0 && id < 4099);
     }
 }

@@ -20,7 +20,7 @@ from type_choice import FILE_TYPES, TENSOR_TYPES
 
 FEATURES: dict[str, dict[str, Any]] = {
     **{case.name: case.checkpoint for case in CASES},
-    "vocabulary that is sorted in unequal pieces": {"vocab": 1301},
+    "vocabulary that is searched in unequal groups": {"vocab": 1301},
 }
 HEAD_SIZES = (64, 128)  # of published drafters
 
@@ -28,9 +28,13 @@ HEAD_SIZES = (64, 128)  # of published drafters
 def emitted(target: Path, draft: Path) -> set[str]:
     """Keys of the graphs that inject, draft one token and draft a block, for 1 and 2 sequences."""
     tgt = core.Target(str(target), n_ctx=64, n_seq=2, n_threads=1)
-    drafter = core.GraphDrafter(core.DraftModel(str(draft)), tgt, n_threads=1)
-    shapes = [(1, 0), (1, 1), (1, drafter.max_draft()), (2, drafter.max_draft())]
-    return {op_support.node_key(node) for shape in shapes for node in drafter.ops(*shape)}
+    model = core.DraftModel(str(draft))
+    keys = set()
+    for groups in (False, True):
+        drafter = core.GraphDrafter(model, tgt, n_threads=1, top_k_by_groups=groups)
+        for shape in [(1, 0), (1, 1), (1, drafter.max_draft()), (2, drafter.max_draft())]:
+            keys |= {op_support.node_key(node) for node in drafter.ops(*shape)}
+    return keys
 
 
 @pytest.fixture(scope="module")

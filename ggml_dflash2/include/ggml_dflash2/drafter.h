@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,9 @@ struct graph_drafter_params {
     int32_t n_seq     = 1;      // sequences drafted side by side
     int32_t n_threads = 1;      // CPU backend
     bool    kv_f32    = false;  // draft K/V in F32 instead of F16
+
+    // Finds candidates by groups instead of in one op. Empty: on accelerators, which sort wide rows for that op.
+    std::optional<bool> top_k_by_groups;
 };
 
 // Embedding and head of the target, used where the drafter file has none. Not owned; must outlive the drafter.

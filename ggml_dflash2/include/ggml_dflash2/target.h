@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct target_params {
     int32_t n_rollback   = 0;     // recurrent and hybrid models: positions that truncate() must be able to take back
     int32_t n_threads    = 0;     // 0: half of the logical cores
     int32_t n_gpu_layers = 0;     // -1: all
+
+    // Finds the largest logits of a row where they are computed, instead of copying whole rows. Empty: when the output
+    // head is on an accelerator.
+    std::optional<bool> backend_sampling;
 };
 
 // One token of a decode.
@@ -29,6 +34,13 @@ struct target_row {
     int32_t  seq      = 0;
     int32_t  position = 0;
     bool     logits   = false;
+};
+
+// The logits of a row, or the largest of them.
+struct logit_row {
+    const float *    logit = nullptr;  // [n]
+    const token_id * id    = nullptr;  // [n] in no particular order; null: 0 .. n - 1, the whole vocabulary
+    int32_t          n     = 0;
 };
 
 class target {
@@ -65,8 +77,12 @@ class target {
     int32_t n_rows() const;          // of the last decode
 
     // Rows of the last decode, in its order, valid until the next one.
-    const float * logits(int32_t row) const;               // [n_vocab]
+    logit_row     row(int32_t row) const;                  // with logits
+    const float * logits(int32_t row) const;               // [n_vocab], of a row that is not cut
     features      tapped(int32_t first, int32_t n) const;  // rows first .. first + n - 1, of one sequence
+
+    // Later passes may cut the rows of a sequence to their n_best largest logits or more; 0: they are whole.
+    void set_row_cut(int32_t seq, int32_t n_best);
 
     int32_t n_rollback() const;  // positions of a decode that can be taken back; 0: the model cannot verify drafts
 

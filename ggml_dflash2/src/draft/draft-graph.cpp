@@ -11,9 +11,6 @@
 
 namespace dflash2 {
 
-// GPUs sort narrow rows in one workgroup each; a CPU does not mind.
-constexpr int32_t N_SORT = 256;
-
 // ggml-cuda multiplies up to 8 rows by vectors, more of them on tensor cores.
 constexpr int64_t PADDED_ROWS = 9, FEWEST_PADDED = 6;
 constexpr int64_t LARGE = 1 << 24;  // weights of a matrix
@@ -187,7 +184,8 @@ struct draft_graph::builder {
         if (hp.logit_scale != 1.0f) {
             logits = ggml_scale(ctx, logits, hp.logit_scale);
         }
-        top_rows top = build_top_k(ctx, logits, hp.selector_top_k, N_SORT);
+        const auto build = g.shape_.groups ? build_top_k_by_groups : build_top_k;
+        top_rows   top   = build(ctx, logits, hp.selector_top_k);
         if (hp.logit_softcap > 0.0f) {  // monotonic: it does not change which are best
             top.value = ggml_tanh(ctx, ggml_scale(ctx, top.value, 1.0f / hp.logit_softcap));
             top.value = ggml_scale(ctx, top.value, hp.logit_softcap);

@@ -21,11 +21,12 @@ struct graph_shape {
     int32_t n_draft      = 0;      // drafted positions; 0: inject only
     int32_t n_kv_sliding = 0;      // visible cells of sliding layers
     int32_t n_kv_full    = 0;      // visible cells of full layers
+    bool    groups       = false;  // candidates are found by groups, see top-k.h
     bool    pad          = false;  // 6 to 8 rows are padded to 9 where they meet large quantized matrices
 
     bool operator==(const graph_shape & o) const {
         return n_seq == o.n_seq && n_rows == o.n_rows && n_draft == o.n_draft && n_kv_sliding == o.n_kv_sliding &&
-               n_kv_full == o.n_kv_full && pad == o.pad;
+               n_kv_full == o.n_kv_full && groups == o.groups && pad == o.pad;
     }
 };
 

@@ -21,7 +21,7 @@ constexpr int32_t MAX_CTX    = 1 << 30;  // keeps positions and cells inside int
 
 // A graph that only injects rows of one sequence.
 graph_shape inject_shape(int32_t n_rows) {
-    return {1, n_rows, 0, 0, 0, false};
+    return {1, n_rows, 0, 0, 0, false, false};
 }
 
 // What the drafter knows of one sequence: positions begin .. end - 1, those from `injected` on still staged.
@@ -50,8 +50,9 @@ struct graph_drafter::impl {
     std::vector<draft_context>                contexts;  // [n_seq]
     std::vector<std::unique_ptr<draft_graph>> graphs;    // most recently used first
     const draft_graph *                       last = nullptr;
-    bool                                      pad  = false;  // see graph_shape
-    std::vector<bool>                         drafted;       // [n_seq] sequences that `last` drafted
+    bool                                      groups;  // see graph_shape
+    bool                                      pad = false;
+    std::vector<bool>                         drafted;  // [n_seq] sequences that `last` drafted
     std::unique_ptr<node_watch>               watch    = std::make_unique<node_watch>(std::vector<std::string>());
     int64_t                                   n_built  = 0;
     int64_t                                   n_passes = 0;
@@ -65,7 +66,8 @@ struct graph_drafter::impl {
           tok_embd(model->get().weights.tok_embd ? model->get().weights.tok_embd : s.tok_embd),
           mask_row(model->hparams().n_embd),
           n_ctx(p.n_ctx),
-          contexts(p.n_seq) {
+          contexts(p.n_seq),
+          groups(p.top_k_by_groups.value_or(!is_cpu(model->get().device))) {
         tok_embd.read(hp().mask_token_id, mask_row.data());
     }
 
@@ -105,7 +107,7 @@ struct graph_drafter::impl {
     node_watch * watched() { return watch->nodes().empty() ? nullptr : watch.get(); }
 
     graph_shape round_shape(int32_t n_seq, int32_t n_draft) const {
-        graph_shape shape = {n_seq, n_seq * hp().block_size, n_draft, 0, 0, pad};
+        graph_shape shape = {n_seq, n_seq * hp().block_size, n_draft, 0, 0, groups, pad};
         for (int32_t seq = 0; seq < n_seq; ++seq) {
             const draft_context & c = contexts[seq];
             shape.n_kv_sliding      = std::max(shape.n_kv_sliding, cache.layout(true).n_visible(c.begin, c.end));

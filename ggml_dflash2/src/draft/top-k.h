@@ -10,8 +10,9 @@ struct top_rows {
     ggml_tensor * value = nullptr;  // [k, n_rows] F32
 };
 
-// x: [n, n_rows] F32, contiguous, n < 2^24. Rows wider than n_sort are cut into pieces whose largest entries are
-// merged, unless k is too large for that to help.
-top_rows build_top_k(ggml_context * ctx, ggml_tensor * x, int32_t k, int32_t n_sort);
+// x: [n, n_rows] F32, contiguous, k <= n < 2^24. Both give the same entries, ties aside: the first in one op, which
+// ggml-cuda does by sorting whole rows, the second without sorting anything wide.
+top_rows build_top_k(ggml_context * ctx, ggml_tensor * x, int32_t k);
+top_rows build_top_k_by_groups(ggml_context * ctx, ggml_tensor * x, int32_t k);
 
 }  // namespace dflash2

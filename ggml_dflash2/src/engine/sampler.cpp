@@ -80,6 +80,9 @@ law_sampler::law_sampler(const target & tgt, const request & req)
         add(llama_sampler_init_penalties(n_vocab_, s.repeat_last_n < 0 ? tgt.n_ctx() : s.repeat_last_n,
                                          s.repeat_penalty, s.frequency_penalty, s.presence_penalty));
     }
+    for (const logit_bias & b : biases_) {
+        raises_ |= b.bias > 0.0f;
+    }
     greedy_      = s.temperature == 0.0f;
     temperature_ = s.temperature;
     n_best_      = !plain_ ? 0 : greedy_ ? 1 : s.top_k;
@@ -106,27 +109,31 @@ law_sampler::law_sampler(const target & tgt, const request & req)
 }
 
 // What the chain has to look at.
-void law_sampler::list(const float * logits) {
+void law_sampler::list(const logit_row & row) {
     data_.clear();
-    if (n_best_ > 0) {
-        if (find_top(logits, n_vocab_, n_best_, best_)) {
-            throw not_finite();
-        }
+    bool nan = false;
+    if (n_best_ > 0 && !row.id) {
+        nan = find_top(row.logit, row.n, n_best_, best_);
         for (const int32_t id : best_) {
-            data_.push_back({id, logits[id], 0.0f});
+            data_.push_back({id, row.logit[id], 0.0f});
         }
     } else {
-        for (int32_t id = 0; id < n_vocab_; ++id) {
-            data_.push_back({id, logits[id], 0.0f});
+        for (int32_t i = 0; i < row.n; ++i) {
+            data_.push_back({row.id ? row.id[i] : i, row.logit[i], 0.0f});
+            nan |= row.id && row.logit[i] != row.logit[i];
         }
     }
+    if (nan) {
+        throw not_finite();
+    }
+    const bool listed = n_best_ > 0 || row.id;
     for (const logit_bias & b : biases_) {
         const auto is_it = [&b](const llama_token_data & d) { return d.id == b.id; };
-        const auto it    = n_best_ > 0 ? std::find_if(data_.begin(), data_.end(), is_it) : data_.begin() + b.id;
+        const auto it    = listed ? std::find_if(data_.begin(), data_.end(), is_it) : data_.begin() + b.id;
         if (it != data_.end()) {
             it->logit += b.bias;
         } else if (b.bias > 0.0f) {  // lowered, it stays behind those that are listed
-            data_.push_back({b.id, logits[b.id] + b.bias, 0.0f});
+            data_.push_back({b.id, row.logit[b.id] + b.bias, 0.0f});
         }
     }
     cur_ = {data_.data(), data_.size(), -1, false};
@@ -146,15 +153,15 @@ void law_sampler::apply() {
     llama_sampler_apply(chain_.get(), &cur_);
 }
 
-token_id law_sampler::argmax(const float * logits) {
-    if (plain_ && biases_.empty()) {
-        const row_peak peak = find_peak(logits, n_vocab_);
+token_id law_sampler::argmax(const logit_row & row) {
+    if (plain_ && biases_.empty() && !row.id) {
+        const row_peak peak = find_peak(row.logit, row.n);
         if (peak.nan || !std::isfinite(peak.value)) {
             throw not_finite();
         }
         return peak.index;
     }
-    list(logits);
+    list(row);
     apply();
     token_id best  = cur_.data[0].id;
     float    value = cur_.data[0].logit;
@@ -191,11 +198,11 @@ const target_law & law_sampler::whole(const float * logits) {
     return wide_law_;
 }
 
-const target_law & law_sampler::distribution(const float * logits) {
+const target_law & law_sampler::distribution(const logit_row & row) {
     if (wide_) {
-        return whole(logits);
+        return whole(row.logit);
     }
-    list(logits);
+    list(row);
     apply();
     float max = -INFINITY;
     for (size_t i = 0; i < cur_.size; ++i) {

@@ -23,19 +23,22 @@ class law_sampler {
 
     bool greedy() const { return greedy_; }
 
+    // The law depends on that many of the largest logits; 0: on all.
+    int32_t n_best() const { return raises_ ? 0 : n_best_; }
+
     // Both read logits [n_vocab] and keep the chain's state. Throw dead_end, and errc::decode when the logits are not
     // finite.
-    token_id           argmax(const float * logits);
-    const target_law & distribution(const float * logits);  // valid until the next call, and as long as the logits
+    token_id           argmax(const logit_row & row);
+    const target_law & distribution(const logit_row & row);  // valid until the next call, and as long as the row
 
     // Advances the chain by a committed token.
     void accept(token_id id);
 
   private:
-    void list(const float * logits);
+    void list(const logit_row & row);
     void apply();
 
-    const target_law & whole(const float * logits);
+    const target_law & whole(const float * logits);  // [n_vocab]
 
     llama_sampler_ptr             chain_;
     llama_sampler_ptr             grammar_;  // null: none; not part of the chain, since it must not see the prompt
@@ -43,7 +46,8 @@ class law_sampler {
     bool                          greedy_      = true;
     bool                          plain_       = true;   // neither grammar nor penalties, and few biases
     bool                          wide_        = false;  // the law is nothing but a temperature
-    int32_t                       n_best_      = 0;      // the law depends on that many largest logits; 0: on all
+    int32_t                       n_best_      = 0;  // largest logits that can matter, if no bias raises others; 0: all
+    bool                          raises_      = false;  // some bias is positive
     float                         temperature_ = 0.0f;
     int32_t                       n_vocab_;
     std::vector<llama_token_data> data_;

@@ -17,14 +17,14 @@ sequence::sequence(const target & tgt, int64_t request_id, const request & r, in
     counters.accepted_per_pos.assign(n_draft, 0);
 }
 
-token_id sequence::pick(const float * logits, int32_t position) {
+token_id sequence::pick(const logit_row & logits, int32_t position) {
     if (sampler_.greedy()) {
         return sampler_.argmax(logits);
     }
     return sampler_.distribution(logits).draw(random_.uniform(random_stream::residual, (uint32_t) position));
 }
 
-void sequence::start(const float * logits, std::vector<emitted> & out) {
+void sequence::start(const logit_row & logits, std::vector<emitted> & out) {
     try {
         anchor = pick(logits, n());
     } catch (const dead_end &) {
@@ -48,8 +48,7 @@ draft_path sequence::walk(const lattice & lat, const engine_params & params) con
     return walk_sample(lat, s.temperature * params.draft_temperature, random_, (uint32_t) n(), round_, cut);
 }
 
-verdict sequence::verify(const draft_path & path, accept_rule rule,
-                         const std::function<const float *(int32_t)> & logits) {
+verdict sequence::verify(const draft_path & path, accept_rule rule, const std::function<logit_row(int32_t)> & logits) {
     round_++;
     int32_t    n_accept = 0;
     const auto advance  = [&](int32_t row) {

@@ -20,7 +20,7 @@ class sequence {
     sequence(const target & tgt, int64_t request_id, const request & req, int32_t n_draft, bool adaptive);
 
     // Picks the first token from the prompt's last row, if one can follow. [n_vocab]
-    void start(const float * logits, std::vector<emitted> & out);
+    void start(const logit_row & logits, std::vector<emitted> & out);
 
     // Drafted tokens that a round may verify: what max_tokens and the context leave room for.
     int32_t room() const;
@@ -28,8 +28,8 @@ class sequence {
     draft_path walk(const lattice & lat, const engine_params & params) const;
 
     // The accepted part of a path, and -1 where no token can follow it. The chain is advanced along kept tokens only,
-    // row by row, so it never has to be rolled back. logits(i): row i of the pass over [anchor, path]. [n_vocab]
-    verdict verify(const draft_path & path, accept_rule rule, const std::function<const float *(int32_t)> & logits);
+    // row by row, so it never has to be rolled back. logits(i): row i of the pass over [anchor, path].
+    verdict verify(const draft_path & path, accept_rule rule, const std::function<logit_row(int32_t)> & logits);
 
     // Emits what was accepted of a path, cut at the end of the request. n_drafted: tokens before the path was
     // shortened. Returns the decoded rows to keep.
@@ -50,10 +50,13 @@ class sequence {
 
     int32_t n() const { return (int32_t) tokens.size(); }
 
+    // Largest logits of a row that its law depends on; 0: on all.
+    int32_t n_best() const { return sampler_.n_best(); }
+
     forced_acceptance forced;  // does nothing but in builds for benchmarks
 
   private:
-    token_id pick(const float * logits, int32_t position);
+    token_id pick(const logit_row & logits, int32_t position);
     bool     emit(token_id token, bool from_draft, std::vector<emitted> & out);
     void     finish(finish_reason why, std::vector<emitted> & out);
     void     end_without_token(std::vector<emitted> & out);

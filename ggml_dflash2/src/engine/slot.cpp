@@ -55,6 +55,7 @@ void slot::prefill(sequence & next, const std::function<void()> & poll, std::vec
     const std::vector<token_id> & prompt   = next.req.prompt;
     const int32_t                 n_prompt = (int32_t) prompt.size();
     const int32_t                 n_keep   = take_over(next);
+    tgt_.set_row_cut(index_, next.n_best());
 
     // What no draft can see is not injected.
     int32_t first = n_keep;
@@ -84,7 +85,7 @@ void slot::prefill(sequence & next, const std::function<void()> & poll, std::vec
     next.counters.n_prompt = n_prompt;
     next.counters.n_cached = n_keep;
     next.tokens            = prompt;
-    next.start(tgt_.logits((int32_t) rows.size() - 1), out);
+    next.start(tgt_.row((int32_t) rows.size() - 1), out);
 }
 
 void slot::start(std::unique_ptr<sequence> seq, const std::function<void()> & poll, std::vector<emitted> & out) {
@@ -111,7 +112,7 @@ void slot::catch_up() {
 slot::accepted slot::accept(const draft_path & path, int32_t n_drafted, accept_rule rule, int32_t first_row,
                             std::vector<emitted> & out) {
     const timer   time(seq_->counters.ms_sample);
-    const verdict v = seq_->verify(path, rule, [&](int32_t row) { return tgt_.logits(first_row + row); });
+    const verdict v = seq_->verify(path, rule, [&](int32_t row) { return tgt_.row(first_row + row); });
     return {v.n_accept, seq_->commit(path, n_drafted, v, out)};
 }
 

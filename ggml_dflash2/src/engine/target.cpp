@@ -7,6 +7,7 @@
 
 #include "draft/gguf-file.h"
 #include "engine/llama-ext-shim.h"
+#include "engine/row-cut.h"
 #include "engine/taps.h"
 #include "ggml-backend.h"
 #include "ggml_dflash2/error.h"
@@ -46,6 +47,8 @@ struct target::impl {
     std::string                  path;
     llama_model_ptr              model;
     llama_context_ptr            ctx;
+    std::unique_ptr<row_cut>     cut;       // null: rows are never cut
+    std::vector<bool>            cut_rows;  // of the last decode
     const llama_vocab *          vocab = nullptr;
     std::unique_ptr<batch_owner> batch;
     int32_t                      n_threads = 1;
@@ -106,6 +109,7 @@ target::target(const std::string & path, const target_params & params) : impl_(s
     cparams.n_seq_max             = (uint32_t) params.n_seq;
     cparams.n_rs_seq              = t.attention_only() ? 0 : (uint32_t) params.n_rollback;
     cparams.n_outputs_max         = (uint32_t) n_logits;
+    cparams.n_outputs_max_per_seq = (uint32_t) MAX_DRAFT_ROWS;
     cparams.n_threads             = t.n_threads;
     cparams.n_threads_batch       = t.n_threads;
     cparams.no_perf               = true;
@@ -114,6 +118,9 @@ target::target(const std::string & path, const target_params & params) : impl_(s
         throw error(errc::memory, path + ": libllama cannot create a context of " + std::to_string(n_ctx_seq) +
                                       " tokens for each of " + std::to_string(params.n_seq) +
                                       " sequences; use a smaller n_ctx");
+    }
+    if (params.backend_sampling.value_or(head_device() != "CPU")) {
+        t.cut = std::make_unique<row_cut>(t.ctx.get(), params.n_seq, n_vocab());
     }
     t.end.assign(params.n_seq, 0);
     t.n_snap.assign(params.n_seq, 0);
@@ -255,6 +262,10 @@ void target::decode(const std::vector<target_row> & rows) {
         const int32_t n_rows = end[row.seq] - t.end[row.seq];
         t.n_snap[row.seq]    = std::min(n_rows - 1, (int32_t) llama_n_rs_seq(t.ctx.get()));
     }
+    t.cut_rows.clear();
+    for (const target_row & row : rows) {
+        t.cut_rows.push_back(t.cut && t.cut->is_cut(row.seq));
+    }
     t.end    = end;
     t.rows   = rows;
     t.tapped = true;
@@ -268,11 +279,30 @@ int32_t target::n_rows() const {
     return (int32_t) impl_->rows.size();
 }
 
-const float * target::logits(int32_t row) const {
+logit_row target::row(int32_t row) const {
     if (row < 0 || row >= (int32_t) impl_->rows.size() || !impl_->rows[row].logits) {
         throw error(errc::argument, "logits: row " + std::to_string(row) + " of the last decode has none");
     }
-    return llama_get_logits_ith(impl_->ctx.get(), row);
+    llama_context * ctx = impl_->ctx.get();
+    if (!impl_->cut_rows[row]) {
+        return {llama_get_logits_ith(ctx, row), nullptr, n_vocab()};
+    }
+    return {llama_get_sampled_logits_ith(ctx, row), llama_get_sampled_candidates_ith(ctx, row),
+            (int32_t) llama_get_sampled_logits_count_ith(ctx, row)};
+}
+
+const float * target::logits(int32_t row) const {
+    const logit_row r = this->row(row);
+    if (r.id) {
+        throw error(errc::argument, "logits: row " + std::to_string(row) + " of the last decode was cut");
+    }
+    return r.logit;
+}
+
+void target::set_row_cut(int32_t seq, int32_t n_best) {
+    if (impl_->cut) {
+        impl_->cut->set(seq, n_best);
+    }
 }
 
 features target::tapped(int32_t first, int32_t n) const {
