@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 RANK = "${NODE_RANK:?1, 2, .. of this machine}"
+HUB_CACHE = "/huggingface"  # in a container
 INIT_PORT = 20000
 RPC_PORT = 50052
 
@@ -63,6 +64,7 @@ class Deployment:
             "command": [arg if arg == RANK else arg.replace("$", "$$") for arg in command[1:]],
             "network_mode": "host",
             "ipc": "host",
+            "environment": {"HF_HOME": HUB_CACHE},
             "volumes": list(self.volumes),
             "deploy": {"resources": {"reservations": {"devices": [gpus]}}},
         }
@@ -158,7 +160,7 @@ def llama_cpp_rpc(flags: Sequence[str], hosts: Sequence[str], cluster: Cluster) 
 def _checkpoints(*names: str) -> tuple[str, ...]:
     """Folders as they are; what has a name on a hub is kept in its cache."""
     folders = [_volume(Path(name)) for name in names if Path(name).is_dir()]
-    return (*folders, "~/.cache/huggingface:/root/.cache/huggingface")
+    return (*folders, f"~/.cache/huggingface:{HUB_CACHE}")
 
 
 def _volume(folder: Path) -> str:
