@@ -18,7 +18,7 @@ from dflash2.doctor.reference_graph import compare_graph, has_torch
 from dflash2.doctor.static_checks import static_checks
 from dflash2.doctor.trial import Bench, Trial, require_scipy
 from dflash2.doctor.tryout import Room, Tried, Tryout, named, needs_length
-from dflash2.doctor.variants import taps_of, variants
+from dflash2.doctor.variants import rope_base, taps_of, variants
 from dflash2.engine import Engine
 from dflash2.loader import open_models
 from dflash2.pairing import DraftFacts, TargetFacts, check_pair
@@ -137,7 +137,7 @@ class Doctor:
         drafter = core.GraphDrafter(model, self.target, n_threads=self.target.n_threads)
         hparams = model.hparams
         file = GgufFile(draft)
-        findings = static_checks(file, hparams)
+        findings = static_checks(file, hparams, rope_base(self.target))
         if reference is not None:
             progress("comparing with the checkpoint", 0.12)
             findings += compare_with(reference, file, hparams)

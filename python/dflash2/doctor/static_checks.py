@@ -1,7 +1,8 @@
-"""Faults that a file's own values give away, without a target."""
+"""Faults that a file's own values give away."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,12 +16,16 @@ DEAD = 0.5  # share of rows of a codebook that are zero
 MAX_SHOWN = 3
 
 
-def static_checks(file: GgufFile, hparams: core._HParams) -> list[Finding]:
+def static_checks(
+    file: GgufFile, hparams: core._HParams, rope_base_of_target: float | None = None
+) -> list[Finding]:
+    """rope_base_of_target: None: not known."""
     return [
         *_values(file),
         *_codebooks(file),
         *_conv(file, hparams["conv_kernel_size"]),
         *_window(hparams),
+        *_rope(hparams, rope_base_of_target),
     ]
 
 
@@ -89,6 +94,16 @@ def _window(hparams: core._HParams) -> Iterator[Finding]:
             "window",
             "no layer has a sliding window, but published DFlash 2 drafters do: compare with "
             "sliding_window and layer_types in the checkpoint's config.json",
+        )
+
+
+def _rope(hparams: core._HParams, of_target: float | None) -> Iterator[Finding]:
+    now = hparams["rope_freq_base"]
+    if of_target is not None and not math.isclose(now, of_target, rel_tol=1e-5):
+        yield note(
+            "rope",
+            f"the RoPE base is {now:g}, the target's {of_target:g}; published drafters have their "
+            "target's: compare with rope_theta in the checkpoint's config.json",
         )
 
 

@@ -77,6 +77,13 @@ def taps_of(tries: Sequence[Variant], hparams: core._HParams) -> list[int]:
     return sorted(layers)
 
 
+def rope_base(target: core.Target) -> float | None:
+    """None when the target's file does not say."""
+    metadata = target.metadata
+    stored = metadata.get(f"{metadata.get('general.architecture')}.rope.freq_base")
+    return float(stored) if stored else None
+
+
 @dataclass(frozen=True)
 class _Maker:
     file: GgufFile
@@ -168,9 +175,7 @@ class _Maker:
 
     def rope(self) -> Iterator[Variant]:
         now = self.hp["rope_freq_base"]
-        metadata = self.target.metadata
-        stored = metadata.get(f"{metadata.get('general.architecture')}.rope.freq_base")
-        of_target = float(stored) if stored else now
+        of_target = rope_base(self.target) or now
         for base in sorted({of_target, now * 10, now / 10, 1e4, 1e6, 1e7} - {now}):
             same = " (the target's)" if base == of_target else ""
             yield Variant(
