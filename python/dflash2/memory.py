@@ -10,13 +10,16 @@ KV_BYTES = 2  # F16
 FEATURE_BYTES = 4  # F32
 CONTEXT = 256  # libllama rounds a context up to a multiple
 CELLS = 256  # cells are allocated in such steps
+STAGED = 64  # rows of a sequence that wait to be injected
+PIECE = 512  # rows of a prompt that an accelerator injects at once; a CPU: STAGED
 SLACK = 64  # positions by which a sequence can be cut back with its window still whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Bytes. weights and draft_kv: on device; capture: hidden states of the target, on the host.
+    """Bytes. weights, draft_kv and staged (hidden states to be injected): on device.
 
+    capture: hidden states of the target, on the host.
     target: the target's weights, 0 without one; their device is a matter of --n-gpu-layers.
     """
 
@@ -26,12 +29,13 @@ class MemoryPlan:
     n_batch: int
     weights: int
     draft_kv: int
+    staged: int
     capture: int
     target: int
 
     def by_device(self) -> dict[str, int]:
         """Bytes of the drafter on each device."""
-        plan = {self.device: self.weights + self.draft_kv}
+        plan = {self.device: self.weights + self.draft_kv + self.staged}
         plan["CPU"] = plan.get("CPU", 0) + self.capture
         return plan
 
@@ -67,6 +71,8 @@ def plan_memory(
     head_dim = draft.integer("dflash.attention.key_length")
     row = 2 * head_dim * draft.integer("dflash.attention.head_count_kv") * KV_BYTES  # K and V
     n_taps = len(draft.items("dflash.target_layers"))
+    feature = n_taps * draft.integer("dflash.embedding_length") * FEATURE_BYTES
+    piece = STAGED if device == "CPU" else PIECE
     n_rows = max(n_batch, n_parallel * block_size)
     return MemoryPlan(
         device=device,
@@ -75,6 +81,7 @@ def plan_memory(
         n_batch=n_batch,
         weights=sum(t.n_bytes for t in draft.tensors),
         draft_kv=cells * row * n_parallel,
-        capture=n_taps * draft.integer("dflash.embedding_length") * n_rows * FEATURE_BYTES,
+        staged=(STAGED * n_parallel + piece + 1) * feature,
+        capture=n_rows * feature,
         target=sum(t.n_bytes for t in target.tensors) if target else 0,
     )

@@ -125,13 +125,14 @@ def test_memory_plan_of_mixed_layers(target: Path, tmp_path: Path, capsys: Captu
     row = 2 * 64 * 2 * 2  # K and V, head size, heads, F16
     assert plan.draft_kv == (256 + 8448) * row * 3  # 127 + 64 + 8 + 1 and 8192 + 8 + 1 cells
     assert plan.capture == 3 * 256 * 64 * 4
+    assert plan.staged == (64 * 3 + 64 + 1) * plan.capture // 64
     assert plan.weights == sum(t.n_bytes for t in info.tensors)
-    assert plan.by_device() == {"CPU": plan.weights + plan.draft_kv + plan.capture}
+    assert plan.by_device() == {"CPU": plan.weights + plan.draft_kv + plan.staged + plan.capture}
     code, result = inspect(capsys, path, "-c", 8192, "-np", 3, "-b", 64, "-devd", "GPU0")
     assert code == 0
     assert result["memory"]["draft_kv"] == plan.draft_kv
     assert result["memory"]["by_device"] == {
-        "GPU0": plan.weights + plan.draft_kv,
+        "GPU0": plan.weights + plan.draft_kv + result["memory"]["staged"],
         "CPU": plan.capture,
     }
 

@@ -157,7 +157,8 @@ def memory_lines(plan: dict[str, Any]) -> list[str]:
         f"memory    context {plan['n_ctx']}, {plan['n_parallel']} at once, batch {plan['n_batch']}",
         f"  weights         {readable(plan['weights']):>9}  {plan['device']}",
         f"  draft K/V       {readable(plan['draft_kv']):>9}  {plan['device']}",
-        f"  hidden states   {readable(plan['capture']):>9}  CPU",
+        f"  hidden states   {readable(plan['staged']):>9}  {plan['device']}",
+        f"                  {readable(plan['capture']):>9}  CPU",
     ]
     if plan["target"]:
         lines.append(f"  target weights  {readable(plan['target']):>9}  by --n-gpu-layers")
