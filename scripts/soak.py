@@ -41,7 +41,7 @@ SIZES: dict[str, Any] = {
 }
 N_CTX = 256
 STOPS = ((), (), "e", ("at", "th"), "\u20ac")
-MAX_GROWTH = 32 << 20  # bytes; a heap that buffers come from and go to is never quite even
+MAX_GROWTH = 64 << 20  # bytes; draft graphs of up to a dozen shapes are kept as they come up
 
 
 def resident() -> int:
