@@ -160,20 +160,20 @@ def test_only_a_significant_and_large_gain_counts() -> None:
 
     assert better(0.05)
     assert not better(0.0)
-    assert not better(0.008)  # significant, but small
+    assert not better(0.015)  # significant, but small
     assert not better(-0.05)
     assert compare(trial(base - 0.05 + noise), trial(base)).is_worse
     assert compare(trial(base), trial(base)).p == 0.5
 
 
-def test_chance_alone_names_no_variant() -> None:
+def test_chance_names_a_variant_as_seldom_as_stated() -> None:
     rng = np.random.default_rng(4)
     base = rng.uniform(0.2, 0.6, size=(60, 7))
     n_alarms = 0
-    for _ in range(50):
+    for _ in range(100):
         tries = [trial(base + rng.normal(0, 0.3, size=base.shape)) for _ in range(10)]
         n_alarms += any(compare(t, trial(base)).is_better(10, 7) for t in tries)
-    assert n_alarms <= 2
+    assert n_alarms <= 12  # 5 expected; 13 or more by chance: 1 in 700
 
 
 # ------------------------------------------------------------------------------------------ text

@@ -15,7 +15,7 @@ from dflash2.errors import DFlash2Error
 from dflash2.replay import Block, Reading, replay
 
 CELL = 9  # tokens; blocks that begin in one cell are averaged: they look at the same text
-LEAST_GAIN = 0.01  # of the drafted tokens; less is not worth a word
+LEAST_GAIN = 0.02  # of the drafted tokens; less can be a matter of the text
 ALPHA = 0.05  # chance of a false alarm over all variants together
 
 
