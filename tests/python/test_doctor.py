@@ -99,6 +99,13 @@ def test_a_trained_drafter_passes_the_static_checks(real_pair: tuple[Path, Path]
     assert static_checks(GgufFile(real_pair[1]), hparams(real_pair[1])) == []
 
 
+def test_a_rope_base_that_is_not_the_targets_is_noted(pair: tuple[Path, Path]) -> None:
+    hp = hparams(pair[1])
+    assert static_checks(GgufFile(pair[1]), hp, hp["rope_freq_base"]) == []
+    [found] = static_checks(GgufFile(pair[1]), hp, 10 * hp["rope_freq_base"])
+    assert (found.severity, found.stage) == ("note", "rope")
+
+
 def test_identical_and_dead_codebooks_are_faults(pair: tuple[Path, Path], tmp_path: Path) -> None:
     source = GgufFile(pair[1])
     same = Edit(tensors={v.PREDECESSOR: source.data(v.SUCCESSOR)})
