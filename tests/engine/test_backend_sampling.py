@@ -58,7 +58,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_continuations_have_the_targets_law(path: Path, chain: str) -> None:
     params = CHAINS[chain]
     target = core.Target(str(path), n_ctx=64, n_seq=4, n_threads=1, backend_sampling=True)
-    engine = core.Engine(target, Scattered(target))
+    engine = core.Engine(target, Scattered(target), n_draft_max=4)
 
     def request(seed: int) -> core.Request:
         return SamplingParams(max_tokens=4, **params).to_request(PROMPT, seed, -1)

@@ -298,13 +298,15 @@ def test_ctrl_c_in_chat_stops_the_answer_and_not_the_program(pair: Pair) -> None
     seen = b""
 
     def wait_for(text: bytes, *, interrupt: bool = False) -> None:
-        """interrupt: again each second; one between the prompt and the read is without effect."""
+        """interrupt: again when nothing comes; one before the prompt reads is without effect."""
         nonlocal seen
         deadline = time.monotonic() + 60
+        quiet = True
         while time.monotonic() < deadline:
-            if interrupt:
+            if interrupt and quiet:
                 process.send_signal(signal.SIGINT)
-            if select.select([master], [], [], 1.0)[0]:
+            quiet = not select.select([master], [], [], 3.0)[0]
+            if not quiet:
                 seen += os.read(master, 4096)
             if text in seen:
                 seen = seen[seen.index(text) + len(text) :]
