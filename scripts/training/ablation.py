@@ -34,11 +34,12 @@ VARIANTS = (
     Variant("without conv", recipe={"conv": False}),
     Variant("3 layers", {"n_layer": 3}),
     Variant("5 layers", {"n_layer": 5}),
-    Variant("loss on written tokens only", recipe={"soft": 0.0}),
+    Variant("labels: written tokens", recipe={"soft": 0.0, "sampled_soft": 0.0}),
     Variant("rank 64", {"rank": 64}),
     Variant("rank 128", {"rank": 128}),
     Variant("block 16", {"block_size": 16}),
-    Variant("loss on distributions only", recipe={"soft": 1.0}),
+    Variant("labels: distributions", recipe={"soft": 1.0}),
+    Variant("weights by depth alone", recipe={"reach": 0.0}),
 )
 
 

@@ -39,7 +39,11 @@ TEMPERATURES = (0.0, 0.7, 1.0)
 def add_commands(commands: Any) -> None:
     train = _command(commands, "train", _train, "train a drafter")
     train.add_argument("out", type=Path, help="folder of the run and of the checkpoint")
-    _add_sizes(train)
+    sizes = _add_sizes(train)
+    train.set_defaults(sizes=sizes)
+    train.add_argument(
+        "--init-from", type=Path, help="checkpoint to go on from, with its sizes (default: TARGET)"
+    )
     train.add_argument("--texts", type=Path, help="your text or JSONL (default: self-written)")
     train.add_argument("--no-evaluation", action="store_true", help="skip the exact loop")
     recipe = train.add_argument_group("recipe")
@@ -83,7 +87,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=640, help="of a row (default: %(default)s)")
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
+def _add_sizes(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Returns the options of the drafter's sizes."""
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float, help="of writing and training together")
     budget.add_argument("--steps", type=int)
@@ -91,14 +96,17 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=32, help="rows a step (default: %(default)s)")
     parser.add_argument("--passes", type=int, default=6, help="over a wave (default: %(default)s)")
     sizes = parser.add_argument_group("drafter")
-    sizes.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
-    sizes.add_argument("--ffn", type=int, help="feed-forward width (default: the target's)")
-    sizes.add_argument("--taps", type=int, default=5, help="tapped layers (default: %(default)s)")
-    sizes.add_argument("--block-size", type=int, default=8, help="(default: %(default)s)")
-    sizes.add_argument("--conv-group", type=int, default=32, help="(default: %(default)s)")
-    sizes.add_argument("--rank", type=int, default=32, help="selector (default: %(default)s)")
-    sizes.add_argument("--top-k", type=int, default=16, help="candidates (default: %(default)s)")
-    sizes.add_argument("--mask-token", help=f"(default: the first of {', '.join(MASK_TOKENS)})")
+    add = sizes.add_argument
+    return [
+        add("--layers", type=int, default=4, help="(default: %(default)s)"),
+        add("--ffn", type=int, help="feed-forward width (default: the target's)"),
+        add("--taps", type=int, default=5, help="tapped layers (default: %(default)s)"),
+        add("--block-size", type=int, default=8, help="(default: %(default)s)"),
+        add("--conv-group", type=int, default=32, help="(default: %(default)s)"),
+        add("--rank", type=int, default=32, help="selector (default: %(default)s)"),
+        add("--top-k", type=int, default=16, help="candidates (default: %(default)s)"),
+        add("--mask-token", help=f"(default: the first of {', '.join(MASK_TOKENS)})"),
+    ]
 
 
 class _Setup:
@@ -132,12 +140,14 @@ class _Setup:
 
 def _train(args: argparse.Namespace) -> None:
     setup = _Setup(args)
-    config = drafter_config(setup.weights, setup.vocabulary, args)
+    if args.init_from:
+        drafter = _kept(args, setup.weights)
+    else:
+        drafter = Drafter(drafter_config(setup.weights, setup.vocabulary, args))
+        start_from_target(drafter, setup.weights)
     recipe = Recipe(**{f: v for f, v in vars(args).items() if f in Recipe.__dataclass_fields__})
     if recipe.n_anchor >= args.length:
         raise TrainingError(f"--n-anchor: expected fewer than --length, got {recipe.n_anchor}")
-    drafter = Drafter(config)
-    start_from_target(drafter, setup.weights)
     drafter.to(setup.device)
     with _memory_errors():
         counts, curve = _run(setup, drafter, recipe)
@@ -149,6 +159,29 @@ def _train(args: argparse.Namespace) -> None:
             saved = load_checkpoint(args.out)
             results["held_out"] = setup.loop.report(saved, TEMPERATURES, args.max_tokens)
     (args.out / "metrics.json").write_text(json.dumps(results), encoding="utf-8")
+
+
+def _kept(args: argparse.Namespace, weights: TargetWeights) -> Drafter:
+    """The drafter of --init-from."""
+    given = [a.option_strings[0] for a in args.sizes if getattr(args, a.dest) != a.default]
+    if given:
+        raise TrainingError(
+            f"{', '.join(given)}: --init-from keeps the checkpoint's sizes; drop it"
+        )
+    drafter = load_checkpoint(args.init_from)
+    config, target = drafter.config, weights.config
+    own = (config.n_embd, config.n_vocab, config.n_target_layer)
+    expected = (target.n_embd, target.n_vocab, target.n_layer)
+    if own != expected:
+        raise TrainingError(
+            f"{args.init_from}: expected a drafter of this target (hidden size, vocabulary and "
+            f"target layers {expected}), got {own}"
+        )
+    if config.block_size >= args.length:
+        raise TrainingError(
+            f"--length: expected more than the block size {config.block_size}, got {args.length}"
+        )
+    return drafter
 
 
 def _run(setup: _Setup, drafter: Drafter, recipe: Recipe) -> tuple[torch.Tensor, list[Any]]:

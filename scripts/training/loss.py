@@ -1,4 +1,4 @@
-"""The loss: half on the written token, half on the target's whole distribution."""
+"""The loss against the label's distribution: the written token, the target's law, or a mix."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ CHUNK = 8192  # rows at most whose logits are held at a time
 
 @dataclass(frozen=True)
 class HeadOutput:
-    """candidates (n, top_k + 1): the drafter's best, best first, then the label. scores: the
-    drafter's logits of them, with -inf for a label that is among the best. target: the target's."""
+    """Of n rows. candidates (n, top_k + 1): the drafter's best, best first, then the label.
+    scores: the drafter's logits of them, with -inf for a label that is among the best. target:
+    the target's."""
 
-    loss: torch.Tensor  # (), carries the gradient
-    hard: torch.Tensor  # (), the part on the written token
+    losses: torch.Tensor  # (n,), carry the gradient
+    hard: torch.Tensor  # (n,), against the written token
+    overlap: torch.Tensor  # (n,), sum of min(label's distribution, drafter's)
     candidates: torch.Tensor
     scores: torch.Tensor
     target: torch.Tensor
@@ -29,15 +31,12 @@ def head_loss(
     target_hidden: torch.Tensor,
     head: torch.Tensor,
     labels: torch.Tensor,
-    weights: torch.Tensor,
+    soft: torch.Tensor,
     top_k: int,
-    soft: float,
 ) -> HeadOutput:
-    """hidden, target_hidden (n, n_embd); labels, weights (n,), weights sum to 1."""
-    loss, hard, candidates, scores, target = _Head.apply(
-        hidden, target_hidden, head, labels, weights, top_k, soft
-    )
-    return HeadOutput(loss, hard, candidates, scores, target)
+    """hidden, target_hidden (n, n_embd); labels (n,); soft (n,): the target's distribution's share
+    of the label's, the rest being on the written token."""
+    return HeadOutput(*_Head.apply(hidden, target_hidden, head, labels, soft, top_k))
 
 
 class _Head(torch.autograd.Function):
@@ -45,49 +44,49 @@ class _Head(torch.autograd.Function):
     logits need to be kept."""
 
     @staticmethod
-    def forward(ctx, hidden, target_hidden, head, labels, weights, top_k, soft):  # type: ignore[no-untyped-def]
+    def forward(ctx, hidden, target_hidden, head, labels, soft, top_k):  # type: ignore[no-untyped-def]
         gradient = torch.empty_like(hidden)
-        loss = hidden.new_zeros((), dtype=torch.float32)
-        hard = torch.zeros_like(loss)
         parts = []
         chunk = _compiled_chunk if hidden.is_cuda else _chunk
         for rows in torch.arange(len(hidden)).chunk(-(-len(hidden) // CHUNK)):
             rows = slice(int(rows[0]), int(rows[-1]) + 1)
             z, z_target = hidden[rows] @ head.T, target_hidden[rows] @ head.T
-            label, weight = labels[rows], weights[rows]
-            losses, hards, d_logits = chunk(z, z_target, label, weight, soft)
+            label = labels[rows]
+            *numbers, d_logits = chunk(z, z_target, label, soft[rows])
             gradient[rows] = d_logits @ head
-            loss += losses
-            hard += hards
             best = best_columns(z, top_k)
             scores = z.gather(1, best).float()
             known = (best == label[:, None]).any(1, keepdim=True)
             own = z.gather(1, label[:, None]).float().masked_fill(known, float("-inf"))
             best = torch.cat([best, label[:, None]], dim=1)
-            parts.append((best, torch.cat([scores, own], dim=1), z_target.gather(1, best).float()))
+            scores = torch.cat([scores, own], dim=1)
+            parts.append((*numbers, best, scores, z_target.gather(1, best).float()))
         ctx.save_for_backward(gradient)
         outputs = [torch.cat(part) for part in zip(*parts, strict=True)]
-        ctx.mark_non_differentiable(hard, *outputs)
-        return loss, hard, *outputs
+        ctx.mark_non_differentiable(*outputs[1:])
+        return tuple(outputs)
 
     @staticmethod
-    def backward(ctx, d_loss, *_):  # type: ignore[no-untyped-def]
+    def backward(ctx, d_losses, *_):  # type: ignore[no-untyped-def]
         (gradient,) = ctx.saved_tensors
-        return gradient * d_loss.to(gradient.dtype), None, None, None, None, None, None
+        return gradient * d_losses[:, None].to(gradient.dtype), None, None, None, None, None
 
 
 def _chunk(
-    z: torch.Tensor, z_target: torch.Tensor, label: torch.Tensor, weight: torch.Tensor, soft: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weighted loss, its hard part, and the gradient of the logits."""
+    z: torch.Tensor, z_target: torch.Tensor, label: torch.Tensor, soft: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Cross-entropies against the label's distribution and the written token, overlaps, and the
+    gradient of the logits."""
     log_q = torch.log_softmax(z.float(), dim=-1)
-    p = torch.softmax(z_target.float(), dim=-1)
-    hard = -log_q.gather(1, label[:, None])[:, 0]
-    cross = -(p * log_q).sum(-1)
+    q = log_q.exp()
     written = torch.arange(z.shape[1], device=z.device) == label[:, None]
-    d_logits = log_q.exp() - soft * p - (1 - soft) * written
-    loss = (weight * ((1 - soft) * hard + soft * cross)).sum()
-    return loss, (weight * hard).sum(), (weight[:, None] * d_logits).to(z.dtype)
+    truth = soft[:, None] * torch.softmax(z_target.float(), dim=-1) + (
+        (1 - soft)[:, None] * written
+    )
+    losses = -(truth * log_q).sum(-1)
+    hard = -log_q.gather(1, label[:, None])[:, 0]
+    overlap = torch.minimum(truth, q).sum(-1)
+    return losses, hard, overlap, (q - truth).to(z.dtype)
 
 
 def _maxima(z: torch.Tensor) -> torch.Tensor:
@@ -116,17 +115,15 @@ def selector_loss(
     hidden: torch.Tensor,
     previous: torch.Tensor,
     out: HeadOutput,
-    weights: torch.Tensor,
-    soft: float,
+    soft: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss over the candidates, given the true previous token, and the picks (n,)."""
+    """The losses (n,) over the candidates, given the true previous token, and the picks (n,)."""
     scores = out.scores + selector(hidden, previous, out.candidates)
     label_at = (out.candidates == out.candidates[:, -1:]).int().argmax(1)  # the first that equals
     log_q = torch.log_softmax(scores, dim=-1)
     p = torch.softmax(out.target.masked_fill(torch.isneginf(out.scores), float("-inf")), dim=-1)
     hard = -log_q.gather(1, label_at[:, None])[:, 0]
     cross = -(p * log_q.masked_fill(torch.isneginf(out.scores), 0.0)).sum(-1)
-    loss = (weights * ((1 - soft) * hard + soft * cross)).sum()
     with torch.no_grad():
         picks = out.candidates.gather(1, scores[:, :-1].argmax(1, keepdim=True))[:, 0]
-    return loss, picks
+    return (1 - soft) * hard + soft * cross, picks

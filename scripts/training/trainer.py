@@ -22,7 +22,9 @@ class Recipe:
 
     n_anchor: int = 64  # blocks in a row
     decay: float = 4.0  # label k = 1.. has weight exp(-(k - 1) / decay)
-    soft: float = 0.5  # share of the loss on the target's distribution
+    reach: float = 0.5  # share of a weight that falls as earlier drafts of the block get unlikely
+    soft: float = 0.5  # of a label: the target's distribution, the rest the written token
+    sampled_soft: float = 1.0  # the same where the text was sampled, T > 0
     matrix_lr: float = 0.02  # Muon
     lr: float = 1e-3  # norms, convolutions, the selector's projection
     table_lr: float = 2e-3  # the selector's tables
@@ -101,31 +103,30 @@ class Trainer:
             previous = blocks.take(wave.tokens, blocks.labels - 1)
             # the target's row before a label is the one that predicts it
             truth = blocks.take(wave.hidden, blocks.labels - 1).to(self.dtype)
-            depth = torch.arange(config.block_size - 1, device=tokens.device)
-            weights = torch.exp(-depth / recipe.decay) * blocks.valid
-            weights = (weights / weights.sum().clamp(min=1e-6)).flatten()
+            shape = blocks.valid.shape
+            cold = (wave.temperatures[rows] == 0)[:, None, None].expand(shape)
+            soft = torch.where(cold, recipe.soft, recipe.sampled_soft).flatten()
             hidden = hidden.flatten(0, 2).to(self.dtype)
             out = head_loss(
-                *(hidden, truth.flatten(0, 2), self.head, labels.flatten(), weights),
-                *(config.top_k, recipe.soft),
+                hidden, truth.flatten(0, 2), self.head, labels.flatten(), soft, config.top_k
             )
-            loss = out.loss
+            weights = label_weights(out.overlap.view(shape), blocks.valid, recipe).flatten()
+            head = loss = (weights * out.losses).sum()
             picks = out.candidates[:, 0]
             selector = torch.zeros_like(loss)
             if recipe.selector:
-                selector, picks = selector_loss(
-                    *(drafter.candidate_selector, hidden, previous.flatten(), out, weights),
-                    recipe.soft,
+                losses, picks = selector_loss(
+                    drafter.candidate_selector, hidden, previous.flatten(), out, soft
                 )
+                selector = (weights * losses).sum()
                 loss = loss + selector
-        shape = blocks.valid.shape
         found = (out.candidates[:, :-1] == out.candidates[:, -1:]).any(1).view(shape)
         first = (out.candidates[:, 0] == labels.flatten()).view(shape)
         picked = (picks == labels.flatten()).view(shape)
-        cold = (wave.temperatures[rows] == 0)[:, None].expand(shape[:2])
-        numbers = [torch.stack([out.loss.detach(), out.hard, selector.detach()])]
+        hard = (weights * out.hard).sum()
+        numbers = [torch.stack([head.detach(), hard, selector.detach()])]
         for mask in (cold, ~cold):
-            valid = blocks.valid & mask[..., None]
+            valid = blocks.valid & mask
             for hits in (valid, found, first, picked):
                 numbers.append((hits & valid).sum((0, 1)).float())
             for hits in (first, picked):  # lengths of whole blocks
@@ -153,6 +154,15 @@ class Trainer:
             self.muon.param_groups + self.adam.param_groups, self._rates, strict=True
         ):
             group["lr"] = rate
+
+
+def label_weights(overlap: torch.Tensor, valid: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+    """Weights (.., k) of labels that sum to 1. overlap (.., k): the chance that a draft is kept; a
+    position counts only as far as the drafts before it are, which is what accept lengths reward."""
+    depth = torch.arange(overlap.shape[-1], device=overlap.device)
+    kept = F.pad(overlap[..., :-1], (1, 0), value=1.0).cumprod(-1)
+    weights = torch.exp(-depth / recipe.decay) * (1 - recipe.reach + recipe.reach * kept) * valid
+    return weights / weights.sum().clamp(min=1e-6)
 
 
 def _split(

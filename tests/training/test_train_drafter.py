@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,71 @@ def test_run_goes_on(trained: Path, target_file: Path, capsys: pytest.CaptureFix
     assert "other settings" in capsys.readouterr().err
 
 
+def test_starts_from_a_checkpoint(
+    trained: Path, target_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = SIZES[SIZES.index("--rows") :]  # the drafter's own stay those of the checkpoint
+    start = ("train", target_file, tmp_path / "run", "--init-from", trained, "--steps", 10)
+    assert command(*start, "--no-evaluation", *sizes) == 0
+    first, second = (
+        json.loads((run / "metrics.json").read_text())["curve"][0]["loss"]
+        for run in (trained, tmp_path / "run")
+    )
+    assert second < 0.95 * first
+    configs = [(run / "config.json").read_text() for run in (trained, tmp_path / "run")]
+    assert configs[0] == configs[1]
+    capsys.readouterr()
+    assert command(*start, *sizes, "--rank", 16, "--layers", 2) == 1
+    assert "--layers, --rank: --init-from keeps the checkpoint's sizes" in capsys.readouterr().err
+    assert command(*start, *sizes, "--length", 8, "--n-anchor", 4) == 1
+    assert "--length: expected more than the block size 8" in capsys.readouterr().err
+
+
+def test_a_drafter_of_another_target_is_refused(
+    trained: Path, target_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    config = (other / "config.json").read_text()
+    (other / "config.json").write_text(
+        config.replace('"num_target_layers": 4', '"num_target_layers": 5')
+    )
+    run = ("train", target_file, tmp_path / "run", "--steps", 1, "--init-from", other)
+    assert command(*run) == 1
+    assert "expected a drafter of this target" in capsys.readouterr().err
+
+
+def test_weights_follow_the_chance_of_getting_there() -> None:
+    from training.trainer import Recipe, label_weights
+
+    overlap = torch.tensor([[[0.5, 1.0, 0.2], [1.0, 0.25, 1.0]]])  # (row, anchor, k)
+    valid = torch.tensor([[[True, True, True], [True, True, False]]])
+    recipe = Recipe(decay=2.0, reach=0.5)
+    depth = torch.exp(torch.tensor([0.0, -0.5, -1.0]))
+    kept = torch.tensor([[1.0, 0.5, 0.5], [1.0, 1.0, 0.25]])
+    expected = depth * (0.5 + 0.5 * kept) * valid
+    assert torch.allclose(label_weights(overlap, valid, recipe), expected / expected.sum())
+
+
+def test_gradient_of_the_head_is_that_of_autograd() -> None:
+    from training.loss import head_loss
+
+    torch.manual_seed(0)
+    head = torch.randn(40, 8, dtype=torch.float64)
+    hidden = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
+    truth, labels = torch.randn(5, 8, dtype=torch.float64), torch.randint(40, (5,))
+    soft, weights = torch.linspace(0, 1, 5), torch.rand(5)
+    out = head_loss(hidden, truth, head, labels, soft, 4)
+    (weights * out.losses).sum().backward()
+    own, hidden.grad = hidden.grad, None
+    p = torch.softmax(truth @ head.T, -1)
+    label = soft[:, None] * p + (1 - soft)[:, None] * torch.eye(40)[labels]
+    q = torch.softmax(hidden @ head.T, -1)
+    (weights * -(label * q.log()).sum(-1)).sum().backward()
+    assert torch.allclose(own, hidden.grad, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(out.overlap.double(), torch.minimum(label, q).sum(-1), atol=1e-5)
+
+
 def test_own_texts(target_file: Path, tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Good day. " * 9}]
     line = json.dumps({"messages": chat})
@@ -107,7 +173,7 @@ def test_ablation_reports_each_variant(
 ) -> None:
     from training.ablation import VARIANTS
 
-    names = ["base", "without conv", "loss on written tokens only", "block 16"]
+    names = ["base", "without conv", "labels: written tokens", "block 16"]
     patch = pytest.MonkeyPatch()
     patch.setattr("training.commands.VARIANTS", [v for v in VARIANTS if v.name in names])
     assert command("ablate", target_file, tmp_path, "--steps", 2, *SIZES) == 0
