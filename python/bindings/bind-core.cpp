@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 #include "bindings.h"
 #include "ggml_dflash2/error.h"

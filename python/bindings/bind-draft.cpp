@@ -1,5 +1,6 @@
 // The drafter: model file, interface, and the draft graph.
 #include <algorithm>
+#include <tuple>
 
 #include "bindings.h"
 #include "ggml-backend.h"

@@ -1,6 +1,7 @@
 #include "draft/draft-cache.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 

@@ -1,5 +1,7 @@
 #include "draft/draft-conv.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <random>
 
 #include "testing.h"

@@ -1,6 +1,7 @@
 // Keys and tensors of a drafter file: everything that a draft depends on is there and fits, or the file is refused.
 #include "ggml_dflash2/draft-model.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "draft/schema.h"

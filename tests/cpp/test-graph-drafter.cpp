@@ -1,6 +1,8 @@
 // What a draft may depend on: the sequence's own context inside the window, and nothing else.
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <numeric>
 

@@ -1,5 +1,6 @@
 #include "ggml_dflash2/random.h"
 
+#include <algorithm>
 #include <set>
 
 #include "testing.h"

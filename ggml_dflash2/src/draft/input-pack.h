@@ -1,6 +1,7 @@
 // The inputs of one graph: tensors in one buffer on the device, filled on the host and sent in one copy.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // with a sampler of our own.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "llama-cpp.h"
