@@ -29,6 +29,7 @@ from typing import Any
 import dflash2
 import numpy as np
 from dflash2.bench import Contender, OurEngine, Run, Server, measure, summarize
+from dflash2.bench.paired import Runs
 from dflash2.cli.bench import lengths, program, row_name
 from dflash2.upstream.command import server_flags
 from dflash2.upstream.process import ServerProcess
@@ -50,6 +51,7 @@ COLUMNS = (
     ("draft", "draft_ms", "{:.2f}"),
     ("verify", "verify_ms", "{:.2f}"),
     ("host", "host_ms", "{:.2f}"),
+    ("tok/s at length", "at_length", "{:.1f}"),
     ("floor", "floor_ms", "{:.2f}"),
     ("GPU busy %", "gpu_busy", "{:.0f}"),
     ("first token ms", "first_token_ms", "{:.0f}"),
@@ -64,6 +66,12 @@ def synthetic_rates(length: float, n_draft: int, n_block: int) -> list[float]:
     roots = np.roots([*[1.0] * n_block, 1.0 - length])
     p = next(root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0)
     return [float(min(p, 1.0)) ** (i + 1) for i in range(n_draft)]
+
+
+def expected_length(length: float, n_draft: float, n_block: int) -> float:
+    """Mean accept length of drafts of n_draft tokens at these rates; between two n: linear."""
+    rates = synthetic_rates(length, n_block, n_block)
+    return float(np.interp(n_draft, range(n_block + 1), np.cumsum([1.0, *rates])))
 
 
 @dataclass
@@ -159,6 +167,15 @@ def first_token_ms(one: Timed, n_context: int, args: argparse.Namespace) -> floa
     return statistics.median(times)
 
 
+def at_length(one: Timed, runs: Runs, round_ms: float, args: argparse.Namespace) -> float | None:
+    """Tokens per second if the runs had kept as many tokens as the rates say, at the same round."""
+    drafts = sum(run.num_drafts for of_repetition in runs for run in of_repetition)
+    tokens = sum(run.num_draft_tokens for of_repetition in runs for run in of_repetition)
+    if one.length is None or args.unforced or not drafts:
+        return None
+    return 1000.0 * expected_length(one.length, tokens / drafts, args.block) / round_ms
+
+
 def rows_of(
     turn: list[Timed], args: argparse.Namespace, floor: Floor, gpu: GpuBusy
 ) -> Iterator[dict[str, Any]]:
@@ -181,11 +198,13 @@ def rows_of(
                 one.spans.clear()
             runs = measure(turn, [prompt], params, repetitions=args.repetitions)
             for one, its in zip(turn, runs, strict=True):
+                row = dataclasses.asdict(summarize(one.name, its, runs[0]))
                 yield {
                     "context": n_context,
                     "temperature": temperature,
                     "nominal_length": one.length,
-                    **dataclasses.asdict(summarize(one.name, its, runs[0])),
+                    **row,
+                    "at_length": at_length(one, its, row["round_ms"], args),
                     "floor_ms": floor.round_ms(n_context, drafts=one.length is not None),
                     "gpu_busy": gpu.mean(one.spans[1:]),  # the first one only warms up
                     "first_token_ms": first[one.name],

@@ -2,6 +2,7 @@
 
     python scripts/compare_acceptance.py rules    # match rule and greedy walk against rejection
     python scripts/compare_acceptance.py types    # file types and reduced heads of our drafter
+    python scripts/compare_acceptance.py devices  # the GPU against the CPU
 
 Tokens over rounds, the bonus token included; 95 % intervals over prompts; ratios against the first
 setting of a group, resampled in pairs. Fixed length. Answers that loop stay in.
@@ -39,6 +40,7 @@ class Setting:
     outtype: str = "q4_k_m"
     accept_rule: str = "rejection"
     head_rows: int | None = None
+    gpu_layers: int | None = None  # None: as on the command line
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,24 @@ def types(max_tokens: int) -> list[Setting]:
     ]
 
 
-GROUPS: dict[str, Callable[[int], list[Setting]]] = {"rules": rules, "types": types}
+def devices(max_tokens: int) -> list[Setting]:
+    return [
+        Setting(
+            f"T {temperature}",
+            name,
+            dflash2.SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=1),
+            gpu_layers=layers,
+        )
+        for temperature in (0, 1)
+        for name, layers in (("CPU", 0), ("GPU", -1))
+    ]
+
+
+GROUPS: dict[str, Callable[[int], list[Setting]]] = {
+    "rules": rules,
+    "types": types,
+    "devices": devices,
+}
 
 
 def accept_length(counts: Counts) -> float:
@@ -116,7 +135,7 @@ def measure(setting: Setting, prompts: Sequence[str], args: argparse.Namespace) 
         draft,
         n_ctx=N_CTX,
         n_threads=args.threads,
-        n_gpu_layers=args.gpu_layers,
+        n_gpu_layers=args.gpu_layers if setting.gpu_layers is None else setting.gpu_layers,
         spec_draft_n_max=args.n_max,
         accept_rule=setting.accept_rule,
     ) as engine:

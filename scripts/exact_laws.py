@@ -31,6 +31,12 @@ CHAINS: dict[str, dict[str, Any]] = {
     "top_k": {"temperature": 1.0, "top_k": 5},
     "top_p": {"temperature": 1.3, "top_p": 0.8},
     "min_p": {"temperature": 1.0, "min_p": 0.1},
+    "logit_bias, top_p": {
+        "temperature": 1.0,
+        "logit_bias": {9: 1.5, 10: float("-inf")},
+        "top_p": 0.8,
+        "min_p": 0.08,
+    },
     "typical_p": {"temperature": 1.0, "typical_p": 0.7},
     "all cuts": {"temperature": 0.9, "top_k": 12, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.05},
     "penalties": {

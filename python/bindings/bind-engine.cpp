@@ -96,6 +96,9 @@ void bind_target(py::module_ & m) {
         .def(
             "decode",
             [](target & t, const std::vector<token_id> & tokens, int32_t position, int32_t seq, bool all_logits) {
+                if (seq >= 0 && seq < t.n_seq()) {  // decode() refuses others
+                    t.set_row_cut(seq, 0);          // an engine may have cut them; logits() hands out whole rows
+                }
                 std::vector<target_row> rows;
                 for (const token_id id : tokens) {
                     const bool last = rows.size() + 1 == tokens.size();

@@ -75,6 +75,50 @@ TEST(the_top_is_that_of_a_sort) {
     }
 }
 
+TEST(the_nucleus_is_that_of_a_sort) {
+    for (const int32_t n : {1, 5, 130, 5000}) {
+        for (const float p : {0.1f, 0.5f, 0.95f, 0.9999f}) {
+            for (uint32_t seed = 0; seed < 10; ++seed) {
+                std::vector<float> x   = random_row(n, seed, seed < 5 ? 3.0f : 0.1f);  // of few and of most values
+                x[seed % n]            = n > 1 ? -INFINITY : 0.0f;
+                const law            l = softmax(x, 1.0);
+                std::vector<int32_t> want, order(n), got;
+                std::iota(order.begin(), order.end(), 0);
+                std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+                double share = 0.0;
+                for (const int32_t id : order) {
+                    if (share < p) {
+                        want.push_back(id);
+                        share += l[id].p;
+                    }
+                }
+                CHECK(find_nucleus(x.data(), n, p, got));
+                // Where the sums differ in the last bits, one value more or less.
+                CHECK(std::abs((int32_t) got.size() - (int32_t) want.size()) <= 1);
+                CHECK(std::equal(got.begin(), got.begin() + std::min(got.size(), want.size()), want.begin()));
+                x[(seed + 1) % n] = NAN;
+                CHECK(!find_nucleus(x.data(), n, p, got));
+            }
+        }
+    }
+}
+
+TEST(what_is_above_a_value_is_found) {
+    for (const int32_t n : {1, 1023, 1024, 1025, 5000}) {
+        const std::vector<float> x = random_row(n, 7);
+        for (const float least : {-100.0f, 0.0f, x[n / 2], 9.0f}) {
+            std::vector<int32_t> want, got;
+            for (int32_t i = 0; i < n; ++i) {
+                if (x[i] >= least) {
+                    want.push_back(i);
+                }
+            }
+            find_above(x.data(), n, least, got);
+            CHECK(got == want);
+        }
+    }
+}
+
 // libllama's chain on the best k gives the law that it gives on the whole row.
 TEST(a_chain_that_begins_with_top_k_needs_no_more_than_those) {
     constexpr int32_t n = 3000, k = 40;

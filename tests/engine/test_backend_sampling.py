@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import dflash2
+import numpy as np
 import pytest
 from dflash2 import SamplingParams
 from dflash2._native import core
@@ -69,7 +70,7 @@ def test_continuations_have_the_targets_law(path: Path, chain: str) -> None:
     assert engine.total_stats.n_accepted > 0
 
 
-def test_cut_rows_are_not_handed_out_as_whole_ones(pair: Pair) -> None:
+def test_cut_rows_are_not_handed_out_as_whole_ones(pair: Pair, alone: core.Target) -> None:
     target = core.Target(str(pair[0]), n_ctx=64, n_threads=1, backend_sampling=True)
     engine = core.Engine(target, None)
     engine.submit(SamplingParams(max_tokens=4).to_request([5, 6, 7], 0, 0))
@@ -77,3 +78,10 @@ def test_cut_rows_are_not_handed_out_as_whole_ones(pair: Pair) -> None:
         engine.step()
     with pytest.raises(ValueError, match="was cut"):
         target.logits(0)
+    target.truncate(0)
+    target.decode([5, 6, 7], 0)
+    alone.truncate(0)
+    alone.decode([5, 6, 7], 0)
+    np.testing.assert_array_equal(target.logits(2), alone.logits(2))
+    with pytest.raises(ValueError, match="sequence 1"):
+        target.decode([5], 0, seq=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import importlib.util
 import json
 from pathlib import Path
 
@@ -82,6 +83,8 @@ def bench(pair: Pair, tmp_path: Path, *args: str) -> int:
 
 
 def test_all_engines_are_measured_in_one_run(pair: Pair, tmp_path: Path, capsys: Capture) -> None:
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("needs xllamacpp")
     more = ("-r", "2", "--spec-draft-n-max", "auto,3", "--server", "xllamacpp", "--ignore-eos")
     assert bench(pair, tmp_path, *more, "-o", "json") == 0
     out, err = capsys.readouterr()

@@ -69,6 +69,10 @@ def test_rates_have_the_accept_length_of_a_whole_block(length: float) -> None:
     assert 1 + sum(rates) == pytest.approx(length)
     assert rates == sorted(rates, reverse=True)
     assert bench_gpu.synthetic_rates(length, 3, 7) == rates[:3]
+    assert bench_gpu.expected_length(length, 7, 7) == pytest.approx(length)
+    assert bench_gpu.expected_length(length, 3.5, 7) == pytest.approx(
+        1 + sum(rates[:3]) + rates[3] / 2
+    )
 
 
 def test_upstream_accepts_at_these_rates(pair: Pair) -> None:

@@ -37,7 +37,7 @@ def test_a_failed_stage_leaves_the_results_of_the_others(tmp_path: Path) -> None
         ["bench", "done"],
     ], done.stdout
     assert "none.gguf: expected a target GGUF file" in (tmp_path / "pair.log").read_text()
-    table = json.loads((tmp_path / "bench-q4_k-tiny.json").read_text())
+    table = json.loads((tmp_path / "bench-q4_k-tiny-block8.json").read_text())
     names = [row["name"] for row in table["rows"]]
     assert names[:3] == ["plain", "ours auto", "llama-server plain"]
     assert "llama-server 3" in names

@@ -154,6 +154,43 @@ bool find_top(const float * x, int32_t n, int32_t k, std::vector<int32_t> & inde
     return nan;
 }
 
+void find_above(const float * x, int32_t n, float least, std::vector<int32_t> & index) {
+    index.clear();
+    for (int32_t i = 0; i < n; i += N_PIECE) {
+        const int32_t end = std::min(i + N_PIECE, n);
+        if (peak_of(x + i, end - i).value >= least) {
+            for (int32_t j = i; j < end; ++j) {
+                if (x[j] >= least) {
+                    index.push_back(j);
+                }
+            }
+        }
+    }
+}
+
+bool find_nucleus(const float * x, int32_t n, float p, std::vector<int32_t> & index) {
+    const auto before = [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
+    wide_law   softmax;
+    if (!softmax.assign(x, n, 1.0f)) {
+        return false;
+    }
+    for (int64_t k = 16;; k *= 4) {  // it is small in most rows
+        find_top(x, n, (int32_t) std::min<int64_t>(k, n), index);
+        std::sort(index.begin(), index.end(), before);
+        double share = 0.0;
+        for (size_t i = 0; i < index.size(); ++i) {
+            share += softmax.prob(index[i]);
+            if (share >= p) {
+                index.resize(i + 1);
+                return true;
+            }
+        }
+        if ((int64_t) index.size() < k) {
+            return true;  // all there are
+        }
+    }
+}
+
 bool wide_law::assign(const float * x, int32_t n, float temperature) {
     const row_peak peak = find_peak(x, n);
     if (peak.nan || !std::isfinite(peak.value)) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "ggml_dflash2/verify.h"
@@ -16,15 +17,16 @@ class forced_acceptance {
     // rates[i]: probability that draft tokens 0 .. i are all kept. Empty: nothing is forced.
     void set(const std::vector<double> & rates, uint64_t seed) {
         rates_ = rates;
-        rng_.seed(seed);
+        std::mt19937_64 rng(seed);
+        u_ = std::uniform_real_distribution<double>()(rng);
     }
 
-    // Begins a round.
+    // Begins a round. The draws are evenly spread (multiples of the golden ratio), so that short runs keep the rates.
     void begin(const draft_path & path) {
-        path_          = &path;
-        n_accept_      = 0;
-        const double u = std::uniform_real_distribution<double>()(rng_);
-        while ((size_t) n_accept_ < std::min(rates_.size(), path.token.size()) && u < rates_[n_accept_]) {
+        path_     = &path;
+        n_accept_ = 0;
+        u_        = std::fmod(u_ + 0.6180339887498949, 1.0);
+        while ((size_t) n_accept_ < std::min(rates_.size(), path.token.size()) && u_ < rates_[n_accept_]) {
             n_accept_++;
         }
     }
@@ -58,7 +60,7 @@ class forced_acceptance {
     };
 
     std::vector<double> rates_;
-    std::mt19937_64     rng_;
+    double              u_        = 0.0;
     const draft_path *  path_     = nullptr;
     int32_t             n_accept_ = 0;
     forced_law          law_;

@@ -39,6 +39,14 @@ error not_finite() {
     return error(errc::decode, "the target's logits are not finite; check the target file and its quantization");
 }
 
+[[noreturn]] void throw_no_law(const float * logits, int32_t n) {
+    const row_peak peak = find_peak(logits, n);
+    if (peak.index < 0 && !peak.nan) {
+        throw dead_end();
+    }
+    throw not_finite();
+}
+
 // Ids are distinct.
 std::vector<logit_bias> collect_biases(const target & tgt, const request & req) {
     std::map<token_id, float> sum;
@@ -87,7 +95,11 @@ law_sampler::law_sampler(const target & tgt, const request & req)
     temperature_ = s.temperature;
     n_best_      = !plain_ ? 0 : greedy_ ? 1 : s.top_k;
     n_best_ += n_best_ > 0 ? (int32_t) biases_.size() : 0;
-    wide_ = plain_ && s.top_k == 0 && s.typical_p == 1.0f && s.top_p == 1.0f && s.min_p == 0.0f;
+    const bool whole_rows = plain_ && !greedy_ && s.top_k == 0 && s.typical_p == 1.0f;
+    wide_                 = whole_rows && s.top_p == 1.0f && s.min_p == 0.0f;
+    likely_               = whole_rows && !wide_;
+    top_p_                = s.top_p;
+    min_p_                = s.min_p;
     if (!greedy_) {
         if (s.top_k > 0) {
             add(llama_sampler_init_top_k(s.top_k));
@@ -95,7 +107,7 @@ law_sampler::law_sampler(const target & tgt, const request & req)
         if (s.typical_p < 1.0f) {
             add(llama_sampler_init_typical(s.typical_p, 1));
         }
-        if (s.top_p < 1.0f) {
+        if (s.top_p < 1.0f && !likely_) {
             add(llama_sampler_init_top_p(s.top_p, 1));
         }
         if (s.min_p > 0.0f) {
@@ -105,6 +117,27 @@ law_sampler::law_sampler(const target & tgt, const request & req)
     }
     for (const token_id id : req.prompt) {
         llama_sampler_accept(chain_.get(), id);
+    }
+}
+
+// A chain that begins with top_p or min_p: what the first of them leaves, by quicker ways than those of the samplers,
+// which would list and sort the vocabulary.
+void law_sampler::list_likely(const float * logits) {
+    logits = biased(logits);
+    if (top_p_ < 1.0f) {
+        if (!find_nucleus(logits, n_vocab_, top_p_, best_)) {
+            throw_no_law(logits, n_vocab_);
+        }
+    } else {
+        const row_peak peak = find_peak(logits, n_vocab_);
+        if (peak.nan || !std::isfinite(peak.value)) {
+            throw_no_law(logits, n_vocab_);
+        }
+        find_above(logits, n_vocab_, peak.value + std::log(min_p_), best_);
+    }
+    data_.clear();
+    for (const int32_t id : best_) {
+        data_.push_back({id, logits[id], 0.0f});
     }
 }
 
@@ -180,20 +213,21 @@ token_id law_sampler::argmax(const logit_row & row) {
     return best;
 }
 
-const target_law & law_sampler::whole(const float * logits) {
-    if (!biases_.empty()) {
-        row_.assign(logits, logits + n_vocab_);
-        for (const logit_bias & b : biases_) {
-            row_[b.id] += b.bias;
-        }
-        logits = row_.data();
+const float * law_sampler::biased(const float * logits) {
+    if (biases_.empty()) {
+        return logits;
     }
+    row_.assign(logits, logits + n_vocab_);
+    for (const logit_bias & b : biases_) {
+        row_[b.id] += b.bias;
+    }
+    return row_.data();
+}
+
+const target_law & law_sampler::whole(const float * logits) {
+    logits = biased(logits);
     if (!wide_law_.assign(logits, n_vocab_, temperature_)) {
-        const row_peak peak = find_peak(logits, n_vocab_);
-        if (peak.index < 0 && !peak.nan) {
-            throw dead_end();
-        }
-        throw not_finite();
+        throw_no_law(logits, n_vocab_);
     }
     return wide_law_;
 }
@@ -202,7 +236,11 @@ const target_law & law_sampler::distribution(const logit_row & row) {
     if (wide_) {
         return whole(row.logit);
     }
-    list(row);
+    if (likely_) {
+        list_likely(row.logit);
+    } else {
+        list(row);
+    }
     apply();
     float max = -INFINITY;
     for (size_t i = 0; i < cur_.size; ++i) {

@@ -36,9 +36,11 @@ class law_sampler {
 
   private:
     void list(const logit_row & row);
+    void list_likely(const float * logits);  // [n_vocab]
     void apply();
 
-    const target_law & whole(const float * logits);  // [n_vocab]
+    const float *      biased(const float * logits);  // [n_vocab] -> [n_vocab]
+    const target_law & whole(const float * logits);   // [n_vocab]
 
     llama_sampler_ptr             chain_;
     llama_sampler_ptr             grammar_;  // null: none; not part of the chain, since it must not see the prompt
@@ -49,6 +51,9 @@ class law_sampler {
     int32_t                       n_best_      = 0;  // largest logits that can matter, if no bias raises others; 0: all
     bool                          raises_      = false;  // some bias is positive
     float                         temperature_ = 0.0f;
+    bool                          likely_      = false;  // of a whole row only what top_p and min_p leave is listed
+    float                         top_p_       = 1.0f;
+    float                         min_p_       = 0.0f;
     int32_t                       n_vocab_;
     std::vector<llama_token_data> data_;
     llama_token_data_array        cur_ = {};
