@@ -195,11 +195,11 @@ py::list list_devices() {
 void bind_draft(py::module_ & m) {
     py::class_<draft_model, std::shared_ptr<draft_model>>(m, "DraftModel",
                                                           "Hyper-parameters and weights of a drafter GGUF.")
-        .def(py::init([](const std::string & path, const std::string & device) {
+        .def(py::init([](const std::string & path, const std::string & device, bool plan_only) {
                  const py::gil_scoped_release release;
-                 return std::make_shared<draft_model>(path, device);
+                 return std::make_shared<draft_model>(path, device, plan_only);
              }),
-             py::arg("path"), py::arg("device") = "")
+             py::arg("path"), py::arg("device") = "", py::kw_only(), py::arg("plan_only") = false)
         .def_property_readonly("path", [](const draft_model & d) { return to_text(d.path()); })
         .def_property_readonly("hparams", [](const draft_model & d) { return hparams_dict(d.hparams()); })
         .def_property_readonly("pairing",
@@ -261,9 +261,13 @@ void bind_draft(py::module_ & m) {
         .def("watch", &graph_drafter::watch, py::arg("names"))
         .def("watched", watched)
         .def_property_readonly("cache_bytes", &graph_drafter::cache_bytes)
+        .def_property_readonly("memory", &graph_drafter::memory)
         .def_property_readonly("graphs_built", [](const graph_drafter & d) { return d.counts().n_built; })
         .def_property_readonly("graph_passes", [](const graph_drafter & d) { return d.counts().n_passes; });
 
+    m.def("require_memory", require_memory, py::arg("uses"), py::kw_only(), py::arg("free") = nullptr,
+          "Raises MemoryError when a device has less memory than is used on it.");
+    m.def("free_memory", free_memory, py::arg("device"), "Free bytes of a device, as ggml says; 0: unknown.");
     m.def("list_devices", list_devices, "(name, description, kind) of the ggml backend devices.");
 }
 

@@ -53,17 +53,24 @@ auto sampling(T sampling_params::* field) {
 void bind_target(py::module_ & m) {
     const target_params defaults;
 
+    py::class_<memory_use>(m, "MemoryUse", "Bytes for one purpose on one device.")
+        .def_readonly("what", &memory_use::what)
+        .def_readonly("device", &memory_use::device)
+        .def_readonly("bytes", &memory_use::bytes)
+        .def_readonly("mapped", &memory_use::mapped);
+
     py::class_<target>(m, "Target", "The target model on libllama.")
-        .def(py::init([](const std::string & path, int32_t n_ctx, int32_t n_seq, int32_t n_batch, int32_t n_rollback,
-                         int32_t n_threads, int32_t n_gpu_layers, std::optional<bool> backend_sampling) {
-                 const py::gil_scoped_release release;
-                 return std::make_unique<target>(
-                     path, target_params{n_ctx, n_seq, n_batch, n_rollback, n_threads, n_gpu_layers, backend_sampling});
-             }),
-             py::arg("path"), py::kw_only(), py::arg("n_ctx") = defaults.n_ctx, py::arg("n_seq") = defaults.n_seq,
-             py::arg("n_batch") = defaults.n_batch, py::arg("n_rollback") = defaults.n_rollback,
-             py::arg("n_threads") = defaults.n_threads, py::arg("n_gpu_layers") = defaults.n_gpu_layers,
-             py::arg("backend_sampling") = defaults.backend_sampling)
+        .def(
+            py::init([](const std::string & path, int32_t n_ctx, int32_t n_seq, int32_t n_batch, int32_t n_rollback,
+                        int32_t n_threads, int32_t n_gpu_layers, std::optional<bool> backend_sampling, bool plan_only) {
+                const py::gil_scoped_release release;
+                return std::make_unique<target>(path, target_params{n_ctx, n_seq, n_batch, n_rollback, n_threads,
+                                                                    n_gpu_layers, backend_sampling, plan_only});
+            }),
+            py::arg("path"), py::kw_only(), py::arg("n_ctx") = defaults.n_ctx, py::arg("n_seq") = defaults.n_seq,
+            py::arg("n_batch") = defaults.n_batch, py::arg("n_rollback") = defaults.n_rollback,
+            py::arg("n_threads") = defaults.n_threads, py::arg("n_gpu_layers") = defaults.n_gpu_layers,
+            py::arg("backend_sampling") = defaults.backend_sampling, py::arg("plan_only") = false)
         .def_property_readonly("path", [](const target & t) { return to_text(t.path()); })
         .def_property_readonly("n_ctx", &target::n_ctx)
         .def_property_readonly("n_seq", &target::n_seq)
@@ -75,6 +82,7 @@ void bind_target(py::module_ & m) {
         .def_property_readonly("n_rollback", &target::n_rollback)
         .def_property_readonly("description", [](const target & t) { return to_text(t.description()); })
         .def_property_readonly("head_device", [](const target & t) { return to_text(t.head_device()); })
+        .def_property_readonly("memory", &target::memory)
         .def_property_readonly("metadata",
                                [](const target & t) {
                                    py::dict d;

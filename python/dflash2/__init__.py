@@ -9,7 +9,7 @@ from dflash2.errors import (
     IncompatibleModelsError,
     ModelFormatError,
 )
-from dflash2.loader import load
+from dflash2.loader import load, plan_memory
 from dflash2.types import Response, SamplingParams, Stats, Token
 
 __version__ = _core.__version__
@@ -27,4 +27,5 @@ __all__ = [
     "Token",
     "__version__",
     "load",
+    "plan_memory",
 ]

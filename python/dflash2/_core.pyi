@@ -55,10 +55,32 @@ class _Pairing(TypedDict):
     target_n_layer: int
     vocab_hash: int
 
+class MemoryUse:
+    """Bytes for one purpose on one device; see memory.h."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def mapped(self) -> bool:
+        """Pages of a file: the system takes them back when it needs them."""
+
+def require_memory(uses: Sequence[MemoryUse], *, free: Callable[[str], int] | None = ...) -> None:
+    """Raises MemoryError when a device has less memory than is used on it.
+
+    free: bytes by device; None: what ggml says, which on the CPU is all of its memory.
+    """
+
+def free_memory(device: str) -> int:
+    """Free bytes of a device, as ggml says; 0: unknown."""
+
 class DraftModel:
     """Hyper-parameters and weights of a drafter GGUF."""
 
-    def __init__(self, path: str | bytes, device: str = ...) -> None: ...
+    def __init__(self, path: str | bytes, device: str = ..., *, plan_only: bool = ...) -> None: ...
     @property
     def path(self) -> str: ...
     @property
@@ -141,6 +163,9 @@ class GraphDrafter(Drafter):
     def cache_bytes(self) -> int:
         """Size of the draft K/V."""
     @property
+    def memory(self) -> list[MemoryUse]:
+        """Planned: with as many graphs as are ever kept, of the largest shape."""
+    @property
     def graphs_built(self) -> int:
         """Graphs built and allocated, one for each shape that is not kept."""
     @property
@@ -161,6 +186,7 @@ class Target:
         n_threads: int = ...,
         n_gpu_layers: int = ...,
         backend_sampling: bool | None = ...,
+        plan_only: bool = ...,
     ) -> None: ...
     @property
     def path(self) -> str: ...
@@ -186,6 +212,8 @@ class Target:
     @property
     def head_device(self) -> str:
         """ggml's name of the device that the output head lies on."""
+    @property
+    def memory(self) -> list[MemoryUse]: ...
     @property
     def metadata(self) -> dict[str, str]: ...
     @property

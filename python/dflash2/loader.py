@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from dflash2._native import core, drain_log
@@ -47,7 +48,7 @@ def load(
         ModelFormatError: a file is not a GGUF, or not what it should be.
         IncompatibleModelsError: the drafter does not fit the target.
         ValueError: a parameter is out of range.
-        MemoryError: not enough memory.
+        MemoryError: not enough memory; found before any is taken.
     """
     tgt, drafter = open_models(
         target,
@@ -81,43 +82,102 @@ def open_models(
     draft_device: str | None = None,
 ) -> tuple[core.Target, core.GraphDrafter | None]:
     """The checked pair without an engine. Arguments and errors as for `load`."""
-    for path in (target, draft):
-        if path is not None and not Path(path).exists():
-            raise FileNotFoundError(f"{os.fspath(path)}: no such file")
-    _require("n_ctx", n_ctx, 0)
-    _require("n_parallel", n_parallel, 1)
-    _require("n_batch", n_batch, 1)
-    _require("n_threads", 1 if n_threads is None else n_threads, 1)
-    _require("n_gpu_layers", n_gpu_layers, -1)
+    options = _Options(
+        n_ctx=n_ctx,
+        n_parallel=n_parallel,
+        n_batch=n_batch,
+        n_threads=n_threads,
+        n_gpu_layers=n_gpu_layers,
+        draft_device=draft_device,
+    )
+    core.require_memory(_plan(target, draft, options))
     try:
-        model, block_size = None, 1
-        if draft is not None and draft_device is None and n_gpu_layers != 0:
-            block_size = _block_size(draft)
-        elif draft is not None:
-            # The small file first: a bad one is found before the large one is read.
-            model = core.DraftModel(os.fsencode(draft), draft_device or "")
-            block_size = model.hparams["block_size"]
-        tgt = core.Target(
-            os.fsencode(target),
-            n_ctx=n_ctx,
-            n_seq=n_parallel,
-            n_batch=n_batch,
-            n_rollback=block_size - 1,
-            n_threads=0 if n_threads is None else n_threads,
-            n_gpu_layers=n_gpu_layers,
-        )
-        drafter = None
-        if draft is not None:
-            model = model or core.DraftModel(os.fsencode(draft), tgt.head_device)
-            check_pair(DraftFacts.of(model), TargetFacts.of(tgt))
-            drafter = core.GraphDrafter(model, tgt, n_threads=tgt.n_threads)
-        return tgt, drafter
+        return _open(target, draft, options, plan_only=False)
     finally:
         drain_log()
 
 
+def plan_memory(
+    target: StrPath,
+    draft: StrPath | None = None,
+    *,
+    n_ctx: int = 4096,
+    n_parallel: int = 1,
+    n_batch: int = 512,
+    n_threads: int | None = None,
+    n_gpu_layers: int = 0,
+    draft_device: str | None = None,
+) -> list[core.MemoryUse]:
+    """What a pair would take, from the headers of its files. Arguments and errors as for `load`."""
+    options = _Options(
+        n_ctx=n_ctx,
+        n_parallel=n_parallel,
+        n_batch=n_batch,
+        n_threads=n_threads,
+        n_gpu_layers=n_gpu_layers,
+        draft_device=draft_device,
+    )
+    return _plan(target, draft, options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    n_ctx: int
+    n_parallel: int
+    n_batch: int
+    n_threads: int | None
+    n_gpu_layers: int
+    draft_device: str | None
+
+    def __post_init__(self) -> None:
+        _require("n_ctx", self.n_ctx, 0)
+        _require("n_parallel", self.n_parallel, 1)
+        _require("n_batch", self.n_batch, 1)
+        _require("n_threads", 1 if self.n_threads is None else self.n_threads, 1)
+        _require("n_gpu_layers", self.n_gpu_layers, -1)
+
+
+def _plan(target: StrPath, draft: StrPath | None, options: _Options) -> list[core.MemoryUse]:
+    for path in (target, draft):
+        if path is not None and not Path(path).exists():
+            raise FileNotFoundError(f"{os.fspath(path)}: no such file")
+    try:
+        tgt, drafter = _open(target, draft, options, plan_only=True)
+    except BaseException:
+        drain_log()
+        raise
+    core.drain_log()  # loading says it again
+    return tgt.memory + (drafter.memory if drafter else [])
+
+
+def _open(
+    target: StrPath, draft: StrPath | None, options: _Options, *, plan_only: bool
+) -> tuple[core.Target, core.GraphDrafter | None]:
+    """plan_only: checks the pair, which then knows what it would take, and no more."""
+    tgt = core.Target(
+        os.fsencode(target),
+        n_ctx=options.n_ctx,
+        n_seq=options.n_parallel,
+        n_batch=options.n_batch,
+        n_rollback=0 if draft is None else _block_size(draft) - 1,
+        n_threads=0 if options.n_threads is None else options.n_threads,
+        n_gpu_layers=options.n_gpu_layers,
+        plan_only=plan_only,
+    )
+    if draft is None:
+        return tgt, None
+    device = tgt.head_device if options.draft_device is None else options.draft_device
+    model = core.DraftModel(os.fsencode(draft), device, plan_only=plan_only)
+    if plan_only:
+        check_pair(DraftFacts.of(model), TargetFacts.of(tgt))
+    drafter = core.GraphDrafter(model, tgt, n_threads=tgt.n_threads)
+    if plan_only:
+        tgt.set_taps(drafter.target_layers())
+    return tgt, drafter
+
+
 def _block_size(draft: StrPath) -> int:
-    """Of a drafter whose device is not known yet; the model checks it."""
+    """Of a drafter that is not open yet; the model checks it."""
     value = core.read_gguf(os.fsencode(draft))[0].get("dflash.block_size")
     return value if isinstance(value, int) and 1 <= value < 2**15 else 1
 

@@ -12,7 +12,6 @@ from dflash2._native import core
 from dflash2.cli.inspect import pair_problems
 from dflash2.errors import ModelFormatError
 from dflash2.gguf_info import GgufInfo
-from dflash2.memory import plan_memory
 from drafter_convert import convert
 from hf_config import parse_config
 from hf_weights import read_checkpoint
@@ -40,15 +39,6 @@ def test_layout_converts_and_loads(name: str, big_target: Path, tmp_path: Path) 
             core.DraftModel(str(draft))
     if info.family == "DFlash 1":
         assert pair_problems(info, GgufInfo(big_target)) == []
-
-
-def test_memory_plan_is_what_the_engine_allocates(big_target: Path, tmp_path: Path) -> None:
-    source = make_checkpoint("dflash2-small-codebooks", tmp_path)
-    draft = convert(source, big_target, outtype="q8_0", outfile=tmp_path / "x.gguf").outfile
-    plan = plan_memory(GgufInfo(draft), n_ctx=300, n_parallel=2)
-    target = core.Target(str(big_target), n_ctx=300, n_seq=2, n_threads=1)
-    drafter = core.GraphDrafter(core.DraftModel(str(draft)), target, n_threads=1)
-    assert drafter.cache_bytes == plan.draft_kv
 
 
 # an own head and taps beyond the usual five; sinks and a value scale

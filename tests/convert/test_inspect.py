@@ -11,9 +11,11 @@ import tiny_drafter
 from dflash2.cli.main import main
 from dflash2.gguf_info import GgufInfo
 from dflash2.load_check import load_error
-from dflash2.memory import draft_cells, plan_memory
+from dflash2.loader import plan_memory
 from drafter_convert import convert
+from make_tiny_models import make_tiny_pair
 from old_files import FORK_TENSORS, drop, rewrite, to_fork
+from soak import SIZES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -111,30 +113,36 @@ def test_file_on_which_libllama_aborts_is_reported_and_not_fatal(
     assert load_error(tmp_path / "none.gguf") != ""
 
 
-def test_ring_does_not_grow_with_the_context() -> None:
-    assert draft_cells(8192, 8, 2048) == draft_cells(1 << 20, 8, 2048) == 2304
-    assert draft_cells(1000, 8, 2048) == 1024  # a window wider than the context is never filled
-    assert draft_cells(4096, 16, 0) == 4352
-
-
-def test_memory_plan_of_mixed_layers(target: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_memory_plan_of_a_drafter_alone(target: Path, tmp_path: Path, capsys: Capture) -> None:
     cfg = tiny_drafter.config(layer_types=["sliding_attention", "full_attention"])
     path = made(tmp_path, cfg, target)
-    info = GgufInfo(path)
-    plan = plan_memory(info, GgufInfo(target), n_ctx=8192, n_parallel=3, n_batch=64)
-    row = 2 * 64 * 2 * 2  # K and V, head size, heads, F16
-    assert plan.draft_kv == (256 + 8448) * row * 3  # 127 + 64 + 8 + 1 and 8192 + 8 + 1 cells
-    assert plan.capture == 3 * 256 * 64 * 4
-    assert plan.staged == (64 * 3 + 64 + 1) * plan.capture // 64
-    assert plan.weights == sum(t.n_bytes for t in info.tensors)
-    assert plan.by_device() == {"CPU": plan.weights + plan.draft_kv + plan.staged + plan.capture}
-    code, result = inspect(capsys, path, "-c", 8192, "-np", 3, "-b", 64, "-devd", "GPU0")
+    code, result = inspect(capsys, path, "-c", 8192, "-np", 3)
     assert code == 0
-    assert result["memory"]["draft_kv"] == plan.draft_kv
-    assert result["memory"]["by_device"] == {
-        "GPU0": plan.weights + plan.draft_kv + result["memory"]["staged"],
-        "CPU": plan.capture,
+    row = 2 * 64 * 2 * 2  # K and V, head size, heads, F16
+    feature = 256 * len(GgufInfo(path).items("dflash.target_layers")) * 4
+    uses = {use["what"]: use["bytes"] for use in result["memory"]["uses"]}
+    assert uses == {
+        "draft weights": sum(t.n_bytes for t in GgufInfo(path).tensors),
+        "draft K/V": (256 + 8448) * row * 3,  # 127 + 64 + 8 + 1 and 8192 + 8 + 1 cells
+        "hidden states": (64 * 3 + 64 + 1) * feature,
     }
+    assert result["memory"]["by_device"] == {"CPU": sum(uses.values())}
+    assert inspect(capsys, path, "-m", target)[1]["memory"]["uses"], "libllama refuses the target"
+
+
+def test_memory_plan_of_a_pair(tmp_path: Path, capsys: Capture) -> None:
+    files = make_tiny_pair(tmp_path, **SIZES)
+    options = ("-c", 512, "-np", 3, "-b", 64)
+    memory = inspect(capsys, files[1], "-m", files[0], *options)[1]["memory"]
+    plan = plan_memory(*files, n_ctx=512, n_parallel=3, n_batch=64)
+    assert {(use["what"], use["bytes"]) for use in memory["uses"]} == {
+        (use.what, use.bytes) for use in plan if use.bytes
+    }
+    assert memory["free"]["CPU"] > memory["by_device"]["CPU"]
+    main(["inspect", str(files[1]), "-m", str(files[0]), "--no-tensors"])
+    text = capsys.readouterr().out
+    for part in ("target weights", "CPU, mapped", "in all"):
+        assert part in text
 
 
 def test_impossible_sizes_are_usage_errors(target: Path, capsys: Capture) -> None:

@@ -61,8 +61,9 @@ struct draft_pairing {
 class draft_model {
   public:
     // device: a ggml backend device name as llama.cpp's --list-devices prints ("CPU", "CUDA0"); empty: CPU.
+    // plan_only: loads no weights; good for a drafter that plans its memory only.
     // Throws error: errc::file, errc::format (names the key or tensor), errc::argument (unknown device), errc::memory.
-    explicit draft_model(const std::string & path, const std::string & device = "");
+    explicit draft_model(const std::string & path, const std::string & device = "", bool plan_only = false);
     ~draft_model();
     draft_model(const draft_model &)             = delete;
     draft_model & operator=(const draft_model &) = delete;

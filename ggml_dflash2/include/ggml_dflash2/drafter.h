@@ -13,6 +13,7 @@
 #include "ggml_dflash2/draft-model.h"
 #include "ggml_dflash2/graph-op.h"
 #include "ggml_dflash2/lattice.h"
+#include "ggml_dflash2/memory.h"
 
 namespace dflash2 {
 
@@ -89,6 +90,8 @@ struct graph_counts {
 class graph_drafter final : public drafter {
   public:
     // The shared embedding must be in host memory; the shared head may be on any device, best on the model's.
+    // With a model that plans only, it says what memory() it would take, and nothing else works; without the shared
+    // tensors that it needs, its graphs are left out of that.
     // Throws error: errc::incompatible (sizes do not fit, a tensor is missing on both sides, the device lacks an op),
     // errc::argument, errc::memory. `shared` tensors belong to the target, which must outlive the drafter.
     graph_drafter(std::shared_ptr<const draft_model> model, const shared_tensors & shared,
@@ -120,6 +123,10 @@ class graph_drafter final : public drafter {
     int32_t      n_embd() const;
     size_t       cache_bytes() const;  // draft K/V
     graph_counts counts() const;
+
+    // Weights, draft K/V, hidden states and graphs. Planned: with as many graphs as are ever kept, of the largest
+    // shape.
+    std::vector<memory_use> memory() const;
 
   private:
     struct impl;

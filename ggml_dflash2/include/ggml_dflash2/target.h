@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ggml_dflash2/drafter.h"
+#include "ggml_dflash2/memory.h"
 #include "ggml_dflash2/types.h"
 
 struct llama_vocab;
@@ -26,6 +27,8 @@ struct target_params {
     // Finds the largest logits of a row where they are computed, instead of copying whole rows. Empty: when the output
     // head is on an accelerator.
     std::optional<bool> backend_sampling;
+
+    bool plan_only = false;  // only says what memory() it would take; loads no weights and cannot decode
 };
 
 // One token of a decode.
@@ -103,6 +106,10 @@ class target {
     shared_tensors      shared() const;
     std::string         head_device() const;  // ggml's name of the device that the output head lies on
     const llama_vocab * vocab() const;
+
+    // Weights, cache, compute buffers, and rows of logits and hidden states for the taps that are set. The compute
+    // buffers of a target that plans only leave room for the taps, others take it when they decode.
+    std::vector<memory_use> memory() const;
 
   private:
     struct impl;

@@ -63,7 +63,7 @@ void check_shared(const draft_model::impl & m, const shared_tensors & s) {
 std::vector<ggml_backend_ptr> make_backends(const draft_model::impl & m, const shared_tensors & shared,
                                             int32_t n_threads) {
     std::vector<ggml_backend_dev_t> devices = {m.device};
-    if (!m.weights.output) {
+    if (!m.weights.output && shared.output) {
         devices.push_back(device_of(shared.output));
     }
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);

@@ -58,7 +58,7 @@ void ring_layout::add_mask(int32_t begin, int32_t end, int32_t n_kv, int32_t n_q
 }
 
 draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, int32_t n_seq, ggml_type type,
-                         ggml_backend_dev_t device) {
+                         ggml_backend_dev_t device, bool plan_only) {
     // A window wider than the context is never filled.
     const int64_t wanted = (int64_t) std::max(1, hp.sliding_window - 1) + SLACK;
     sliding_             = make_layout(hp.block_size, hp.sliding_window, (int32_t) std::min<int64_t>(wanted, n_ctx));
@@ -71,17 +71,9 @@ draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, int32_t n_seq,
         k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, (int64_t) l.n_cells * n_seq));
         v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, (int64_t) l.n_cells * n_seq));
     }
-    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), ggml_backend_dev_buffer_type(device)));
-    if (!buffer_) {
-        throw error(errc::memory, std::string("draft K/V: cannot allocate on ") + ggml_backend_dev_name(device) +
-                                      "; use a smaller context (n_ctx)");
-    }
+    buffer_ = tensor_buffer(ctx_.get(), device, plan_only, "draft K/V");
     // Hidden cells are multiplied by zero, so they must hold finite numbers from the start.
     ggml_backend_buffer_clear(buffer_.get(), 0);
-}
-
-size_t draft_cache::size_bytes() const {
-    return ggml_backend_buffer_get_size(buffer_.get());
 }
 
 }  // namespace dflash2

@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "draft/tensor-buffer.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml_dflash2/draft-model.h"
@@ -51,12 +52,13 @@ constexpr int32_t SLACK = 64;
 class draft_cache {
   public:
     // Throws errc::memory.
-    draft_cache(const draft_hparams & hp, int32_t n_ctx, int32_t n_seq, ggml_type type, ggml_backend_dev_t device);
+    draft_cache(const draft_hparams & hp, int32_t n_ctx, int32_t n_seq, ggml_type type, ggml_backend_dev_t device,
+                bool plan_only = false);
 
     const ring_layout & layout(bool sliding) const { return sliding ? sliding_ : full_; }
     ggml_tensor *       k(int32_t il) const { return k_[il]; }  // [head_dim * n_head_kv, n_cells * n_seq]
     ggml_tensor *       v(int32_t il) const { return v_[il]; }  // [head_dim * n_head_kv, n_cells * n_seq]
-    size_t              size_bytes() const;
+    size_t              size_bytes() const { return buffer_.size_bytes(); }
 
   private:
     ring_layout                sliding_;
@@ -64,7 +66,7 @@ class draft_cache {
     std::vector<ggml_tensor *> k_;
     std::vector<ggml_tensor *> v_;
     ggml_context_ptr           ctx_;
-    ggml_backend_buffer_ptr    buffer_;
+    tensor_buffer              buffer_;
 };
 
 }  // namespace dflash2

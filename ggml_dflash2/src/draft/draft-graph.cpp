@@ -263,14 +263,26 @@ draft_graph::draft_graph(const draft_model::impl & model, const draft_cache & ca
         out_hidden = b.output(b.block(k_cache, v_cache), "hidden");
         b.lattice(out_hidden);
     }
-    inputs.place(ggml_backend_get_device(device_));
+    inputs.place(ggml_backend_get_device(device_), model.plan_only);
     check_ops(graph_, backends);
 
     std::vector<ggml_backend_t> order = backends;
     sched_.reset(ggml_backend_sched_new(order.data(), nullptr, (int) order.size(), n_nodes, false, false));
-    if (!sched_ || !ggml_backend_sched_alloc_graph(sched_.get(), graph_)) {
-        throw error(errc::memory, "draft graph: cannot allocate its compute buffer");
+    if (!sched_) {
+        throw error(errc::memory, "draft graph: cannot allocate its scheduler");
     }
+    std::vector<size_t> sizes(order.size());
+    if (model.plan_only) {
+        ggml_backend_sched_reserve_size(sched_.get(), graph_, sizes.data());
+    } else if (!ggml_backend_sched_alloc_graph(sched_.get(), graph_)) {
+        throw error(errc::memory, "draft graph: cannot allocate its compute buffer; lower n_ctx or n_parallel");
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+        const char * name = ggml_backend_dev_name(ggml_backend_get_device(order[i]));
+        const size_t size = model.plan_only ? sizes[i] : ggml_backend_sched_get_buffer_size(sched_.get(), order[i]);
+        memory_.push_back({"draft graphs", name, size + (i == 0 ? inputs.size_bytes() : 0)});
+    }
+    memory_.back().bytes += inputs.size_bytes();  // the host's copy; the CPU is last
 }
 
 std::vector<graph_op> draft_graph::ops() const {

@@ -12,6 +12,7 @@
 #include "draft/node-watch.h"
 #include "ggml_dflash2/drafter.h"
 #include "ggml_dflash2/graph-op.h"
+#include "ggml_dflash2/memory.h"
 
 namespace dflash2 {
 
@@ -40,7 +41,8 @@ struct ring_inputs {
 class draft_graph {
   public:
     // Builds and allocates the graph on backends[0] (the drafter's device); the head may be on the device of another.
-    // head: [n_embd, n_head_out]. Throws errc::incompatible (names the op that the device cannot run), errc::memory.
+    // head: [n_embd, n_head_out]. Of a model that plans only, it measures what it would allocate. Throws
+    // errc::incompatible (names the op that the device cannot run), errc::memory.
     draft_graph(const draft_model::impl & model, const draft_cache & cache, const feature_stage & stage,
                 ggml_tensor * head, const std::vector<ggml_backend_t> & backends, const graph_shape & shape);
 
@@ -51,6 +53,9 @@ class draft_graph {
 
     const graph_shape &   shape() const { return shape_; }
     std::vector<graph_op> ops() const;  // in the order of computation, views left out
+
+    // Compute buffers and inputs.
+    const std::vector<memory_use> & memory() const { return memory_; }
 
     // Inputs. They keep their values from one compute() to the next.
     input_pack    inputs;
@@ -76,6 +81,8 @@ class draft_graph {
     ggml_context_ptr       ctx_;
     ggml_cgraph *          graph_ = nullptr;
     ggml_backend_sched_ptr sched_;
+
+    std::vector<memory_use> memory_;
 };
 
 }  // namespace dflash2

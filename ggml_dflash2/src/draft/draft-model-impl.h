@@ -10,7 +10,8 @@ struct draft_model::impl {
     std::string        path;
     draft_hparams      hp;
     draft_pairing      pairing;
-    ggml_backend_dev_t device = nullptr;
+    ggml_backend_dev_t device    = nullptr;
+    bool               plan_only = false;
     draft_weights      weights;
 };
 

@@ -26,13 +26,15 @@ ggml_backend_dev_t find_device(const std::string & name) {
 
 }  // namespace
 
-draft_model::draft_model(const std::string & path, const std::string & device) : impl_(std::make_unique<impl>()) {
+draft_model::draft_model(const std::string & path, const std::string & device, bool plan_only)
+    : impl_(std::make_unique<impl>()) {
     const gguf_file file(path);
-    impl_->path    = path;
-    impl_->device  = find_device(device);
-    impl_->hp      = read_hparams(file);
-    impl_->pairing = read_pairing(file);
-    impl_->weights = load_weights(file, impl_->hp, impl_->device);
+    impl_->path      = path;
+    impl_->device    = find_device(device);
+    impl_->plan_only = plan_only;
+    impl_->hp        = read_hparams(file);
+    impl_->pairing   = read_pairing(file);
+    impl_->weights   = load_weights(file, impl_->hp, impl_->device, plan_only);
 }
 
 draft_model::~draft_model() = default;
@@ -58,9 +60,7 @@ bool draft_model::has_embd() const {
 }
 
 size_t draft_model::size_bytes() const {
-    const draft_weights & w = impl_->weights;
-    return ggml_backend_buffer_get_size(w.buffer.get()) +
-           (w.host_buffer ? ggml_backend_buffer_get_size(w.host_buffer.get()) : 0);
+    return impl_->weights.buffer.size_bytes() + impl_->weights.host_buffer.size_bytes();
 }
 
 }  // namespace dflash2

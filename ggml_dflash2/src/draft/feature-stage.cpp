@@ -9,16 +9,14 @@
 namespace dflash2 {
 
 // Accelerators need many rows to be busy; on a CPU padding costs as much as rows do.
-feature_stage::feature_stage(const draft_hparams & hp, int32_t n_seq, ggml_backend_dev_t device)
+feature_stage::feature_stage(const draft_hparams & hp, int32_t n_seq, ggml_backend_dev_t device, bool plan_only)
     : n_seq_(n_seq), n_prompt_(is_cpu(device) ? N_STAGED : 8 * N_STAGED) {
     ctx_.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
-    if (ctx_) {
-        rows_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, (int64_t) hp.n_taps() * hp.n_embd, zero_row() + 1);
-        buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), ggml_backend_dev_buffer_type(device)));
+    if (!ctx_) {
+        throw error(errc::memory, "hidden states: cannot allocate tensor headers");
     }
-    if (!buffer_) {
-        throw error(errc::memory, std::string("features: cannot allocate on ") + ggml_backend_dev_name(device));
-    }
+    rows_   = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, (int64_t) hp.n_taps() * hp.n_embd, zero_row() + 1);
+    buffer_ = tensor_buffer(ctx_.get(), device, plan_only, "hidden states");
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }
 

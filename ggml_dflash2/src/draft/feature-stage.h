@@ -2,6 +2,7 @@
 // prompt. Graphs gather what they inject, so that one graph serves all rows.
 #pragma once
 
+#include "draft/tensor-buffer.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml_dflash2/drafter.h"
@@ -13,9 +14,10 @@ class feature_stage {
     static constexpr int32_t N_STAGED = 64;  // rows of a sequence
 
     // Throws errc::memory.
-    feature_stage(const draft_hparams & hp, int32_t n_seq, ggml_backend_dev_t device);
+    feature_stage(const draft_hparams & hp, int32_t n_seq, ggml_backend_dev_t device, bool plan_only = false);
 
     ggml_tensor * rows() const { return rows_; }  // [n_taps * n_embd, rows] F32
+    size_t        size_bytes() const { return buffer_.size_bytes(); }
 
     int32_t n_prompt() const { return n_prompt_; }  // rows of a piece of a prompt
     int32_t row(int32_t seq) const { return seq * N_STAGED; }
@@ -26,11 +28,11 @@ class feature_stage {
     void put(ggml_backend_t backend, const features & f, int32_t first, int32_t n, int32_t at);
 
   private:
-    int32_t                 n_seq_;
-    int32_t                 n_prompt_;
-    ggml_tensor *           rows_ = nullptr;
-    ggml_context_ptr        ctx_;
-    ggml_backend_buffer_ptr buffer_;
+    int32_t          n_seq_;
+    int32_t          n_prompt_;
+    ggml_tensor *    rows_ = nullptr;
+    ggml_context_ptr ctx_;
+    tensor_buffer    buffer_;
 };
 
 }  // namespace dflash2

@@ -61,17 +61,26 @@ struct graph_drafter::impl {
         : model(std::move(m)),
           shared(s),
           backends(make_backends(model->get(), s, p.n_threads)),
-          cache(model->hparams(), p.n_ctx, p.n_seq, p.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, model->get().device),
-          stage(model->hparams(), p.n_seq, model->get().device),
+          cache(model->hparams(), p.n_ctx, p.n_seq, p.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, model->get().device,
+                model->get().plan_only),
+          stage(model->hparams(), p.n_seq, model->get().device, model->get().plan_only),
           tok_embd(model->get().weights.tok_embd ? model->get().weights.tok_embd : s.tok_embd),
           mask_row(model->hparams().n_embd),
           n_ctx(p.n_ctx),
           contexts(p.n_seq),
           groups(p.top_k_by_groups.value_or(!is_cpu(model->get().device))) {
-        tok_embd.read(hp().mask_token_id, mask_row.data());
+        if (!plan_only()) {
+            tok_embd.read(hp().mask_token_id, mask_row.data());
+        }
+    }
+
+    bool has_all_tensors() const {
+        return (model->has_embd() || shared.tok_embd) && (model->has_head() || shared.output);
     }
 
     const draft_hparams & hp() const { return model->hparams(); }
+
+    bool plan_only() const { return model->get().plan_only; }
 
     ggml_backend_t device() const { return backends[0].get(); }
 
@@ -102,6 +111,33 @@ struct graph_drafter::impl {
         }
         std::rotate(graphs.begin(), it, it + 1);
         return *graphs.front();
+    }
+
+    // Planned: as many graphs as are ever kept, of the largest shapes.
+    std::vector<memory_use> graph_memory() {
+        std::vector<memory_use> uses;
+        const auto add = [&](const draft_graph & g) { uses.insert(uses.end(), g.memory().begin(), g.memory().end()); };
+        if (!plan_only()) {
+            for (const std::unique_ptr<draft_graph> & g : graphs) {
+                add(*g);
+            }
+        } else if (has_all_tensors()) {
+            const int32_t            n_seq   = (int32_t) contexts.size();
+            const graph_shape        largest = {n_seq,
+                                                n_seq * hp().block_size,
+                                                hp().block_size - 1,
+                                                cache.layout(true).n_cells,
+                                                cache.layout(false).n_cells,
+                                                groups,
+                                                !is_cpu(model->get().device)};
+            std::vector<graph_shape> shapes(MAX_GRAPHS, largest);
+            shapes[0] = inject_shape(feature_stage::N_STAGED);
+            shapes[1] = inject_shape(stage.n_prompt());
+            for (const graph_shape & shape : shapes) {
+                add(graph(shape));
+            }
+        }
+        return uses;
     }
 
     node_watch * watched() { return watch->nodes().empty() ? nullptr : watch.get(); }
@@ -288,8 +324,14 @@ graph_drafter::graph_drafter(std::shared_ptr<const draft_model> model, const sha
                                         ", " + std::to_string(params.n_seq) + " and " +
                                         std::to_string(params.n_threads));
     }
-    check_shared(model->get(), shared);
+    const bool plan_only = model->get().plan_only;
+    if (!plan_only || shared.output) {
+        check_shared(model->get(), shared);
+    }
     impl_ = std::make_unique<impl>(std::move(model), shared, params);
+    if (plan_only) {
+        return;
+    }
     impl_->graph(impl_->round_shape(1, max_draft()));  // refuses here, not in the first round
     impl_->warm_up();
 }
@@ -456,6 +498,21 @@ int32_t graph_drafter::n_embd() const {
 
 size_t graph_drafter::cache_bytes() const {
     return impl_->cache.size_bytes();
+}
+
+std::vector<memory_use> graph_drafter::memory() const {
+    const draft_model::impl & m      = impl_->model->get();
+    const std::string         device = ggml_backend_dev_name(m.device);
+    std::vector<memory_use>   uses   = {
+        {"draft weights", device, m.weights.buffer.size_bytes()},
+        {"draft embedding", "CPU", m.weights.host_buffer.size_bytes()},
+        {"draft K/V", device, impl_->cache.size_bytes()},
+        {"hidden states", device, impl_->stage.size_bytes()},
+    };
+    for (const memory_use & g : impl_->graph_memory()) {
+        add_use(uses, g);
+    }
+    return uses;
 }
 
 }  // namespace dflash2

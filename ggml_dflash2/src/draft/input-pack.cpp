@@ -14,30 +14,35 @@ ggml_tensor * input_pack::add(ggml_context * ctx, ggml_type type, const std::arr
     return t;
 }
 
-void input_pack::place(ggml_backend_dev_t device) {
+void input_pack::place(ggml_backend_dev_t device, bool plan_only) {
     ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(device);
 
     std::vector<size_t> offsets;
-    size_t              size = 0;
     for (const ggml_tensor * t : tensors_) {
-        offsets.push_back(size);
-        size += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
+        offsets.push_back(size_);
+        size_ += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
     }
-    buffer_.reset(ggml_backend_buft_alloc_buffer(buft, size));
+    buffer_.reset(ggml_backend_buft_alloc_buffer(buft, plan_only ? 0 : size_));
     ctx_.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
     if (!buffer_ || !ctx_) {
         throw error(errc::memory,
                     std::string("draft graph: cannot allocate its inputs on ") + ggml_backend_dev_name(device));
     }
+    if (plan_only) {
+        for (ggml_tensor * t : tensors_) {
+            t->buffer = buffer_.get();
+        }
+        return;
+    }
     base_ = (uint8_t *) ggml_backend_buffer_get_base(buffer_.get());
-    all_  = ggml_new_tensor_1d(ctx_.get(), GGML_TYPE_I8, (int64_t) size);
+    all_  = ggml_new_tensor_1d(ctx_.get(), GGML_TYPE_I8, (int64_t) size_);
     ggml_backend_tensor_alloc(buffer_.get(), all_, base_);
     for (size_t i = 0; i < tensors_.size(); ++i) {
         ggml_backend_tensor_alloc(buffer_.get(), tensors_[i], base_ + offsets[i]);
     }
     ggml_backend_buffer_clear(buffer_.get(), 0);
 
-    host_      = host_buffer(device, size);
+    host_      = host_buffer(device, size_);
     host_data_ = (uint8_t *) ggml_backend_buffer_get_base(host_.get());
 }
 

@@ -16,8 +16,10 @@ class input_pack {
     // A tensor without data until place().
     ggml_tensor * add(ggml_context * ctx, ggml_type type, const std::array<int64_t, 4> & ne, const char * name);
 
-    // Once, after the last add(). Everything is zero then. Throws errc::memory.
-    void place(ggml_backend_dev_t device);
+    // Once, after the last add(). Everything is zero then. plan_only: places nothing. Throws errc::memory.
+    void place(ggml_backend_dev_t device, bool plan_only);
+
+    size_t size_bytes() const { return size_; }  // on the device, and as much on the host
 
     // Host copy of a tensor of this pack, to be sent.
     template <typename T>
@@ -37,6 +39,7 @@ class input_pack {
 
   private:
     std::vector<ggml_tensor *> tensors_;
+    size_t                     size_      = 0;
     uint8_t *                  base_      = nullptr;  // on the device
     uint8_t *                  host_data_ = nullptr;
     ggml_context_ptr           ctx_;

@@ -136,11 +136,8 @@ std::vector<int32_t> read_d2t(const gguf_file & file, const gguf_tensor & t, int
     return out;
 }
 
-ggml_backend_buffer_ptr allocate(const gguf_file & file, ggml_context * ctx, ggml_backend_dev_t device) {
-    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, ggml_backend_dev_buffer_type(device)));
-    if (!buffer) {
-        throw error(errc::memory, file.path() + ": cannot allocate the weights on " + ggml_backend_dev_name(device));
-    }
+tensor_buffer allocate(const gguf_file & file, ggml_context * ctx, ggml_backend_dev_t device, bool plan_only) {
+    tensor_buffer buffer(ctx, device, plan_only, file.path());
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     return buffer;
 }
@@ -161,7 +158,7 @@ void load(const gguf_file & file, ggml_context * ctx, const ggml_tensor * d2t, c
 
 }  // namespace
 
-draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device) {
+draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device, bool plan_only) {
     draft_weights w;
     w.ctx.reset(ggml_init({(file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
     w.host_ctx.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
@@ -201,10 +198,13 @@ draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_back
     }
     b.reject_unknown();
 
-    w.buffer = allocate(file, w.ctx.get(), device);
-    load(file, w.ctx.get(), w.d2t, d2t);
+    w.buffer = allocate(file, w.ctx.get(), device, plan_only);
     if (w.tok_embd) {
-        w.host_buffer = allocate(file, w.host_ctx.get(), ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        w.host_buffer          = allocate(file, w.host_ctx.get(), cpu, plan_only);
+    }
+    if (!plan_only) {
+        load(file, w.ctx.get(), w.d2t, d2t);
         load(file, w.host_ctx.get(), nullptr, {});
     }
     return w;

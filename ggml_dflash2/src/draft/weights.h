@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "draft/gguf-file.h"
+#include "draft/tensor-buffer.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml_dflash2/draft-model.h"
@@ -44,14 +45,14 @@ struct draft_weights {
     ggml_tensor *              d2t         = nullptr;  // [1, n_head_out] I32, target ids of the head's rows, optional
     std::vector<layer_weights> layers;
 
-    ggml_context_ptr        ctx;
-    ggml_backend_buffer_ptr buffer;
-    ggml_context_ptr        host_ctx;  // of the embedding, which is read on the host
-    ggml_backend_buffer_ptr host_buffer;
+    ggml_context_ptr ctx;
+    tensor_buffer    buffer;
+    ggml_context_ptr host_ctx;  // of the embedding, which is read on the host
+    tensor_buffer    host_buffer;
 };
 
-// Binds every tensor by name, checks shape and type, rejects tensors it does not know, then loads the data.
-// Sets hp.n_vocab. Throws errc::format, errc::memory.
-draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device);
+// Binds every tensor by name, checks shape and type, rejects tensors it does not know, then loads the data unless it is
+// to plan only. Sets hp.n_vocab. Throws errc::format, errc::memory.
+draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device, bool plan_only);
 
 }  // namespace dflash2

@@ -2,7 +2,9 @@
 // Nothing else in the project declares such symbols. They may change in any release: hence the exact version pin.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,16 @@ LLAMA_API void llama_quant_compute_types(quantize_state_impl * state, llama_ftyp
 // at llama_get_embeddings_layer_inp(..) + i * n_embd. libllama aborts on an architecture that does not expose them.
 LLAMA_API void    llama_set_embeddings_layer_inp(llama_context * ctx, uint32_t layer, bool value);
 LLAMA_API float * llama_get_embeddings_layer_inp(llama_context * ctx, uint32_t layer);
+
+// Bytes of a context and its model by buffer type; of a model loaded with no_alloc, those that they would take.
+struct llama_memory_breakdown_data {
+    size_t model;
+    size_t context;
+    size_t compute;
+};
+
+LLAMA_API std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data> llama_get_memory_breakdown(
+    const llama_context * ctx);
 
 // Every tensor of a model. A name can be listed twice: tied embeddings have one copy per buffer type.
 const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);

@@ -35,6 +35,15 @@ int32_t default_threads() {
     return std::max(1, (int32_t) std::thread::hardware_concurrency() / 2);
 }
 
+// The CPU's plain buffers name no device, and memory of the host that is pinned for another one names that.
+std::string device_name(ggml_backend_buffer_type_t buft) {
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(buft);
+    if (!device || buft == ggml_backend_dev_host_buffer_type(device)) {
+        device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    }
+    return ggml_backend_dev_name(device);
+}
+
 void fnv1a(uint64_t & hash, const void * data, size_t size) {
     for (size_t i = 0; i < size; ++i) {
         hash = (hash ^ ((const uint8_t *) data)[i]) * 0x100000001b3ULL;
@@ -51,6 +60,7 @@ struct target::impl {
     std::vector<bool>            cut_rows;  // of the last decode
     const llama_vocab *          vocab = nullptr;
     std::unique_ptr<batch_owner> batch;
+    bool                         plan_only = false;
     int32_t                      n_threads = 1;
     std::vector<int32_t>         end;  // [n_seq] positions in the memory
     std::vector<int32_t>    n_snap;    // [n_seq] positions that snapshots can take back: inside the last decode, once
@@ -81,6 +91,7 @@ target::target(const std::string & path, const target_params & params) : impl_(s
     }
     impl & t    = *impl_;
     t.path      = path;
+    t.plan_only = params.plan_only;
     t.n_threads = params.n_threads > 0 ? params.n_threads : default_threads();
     {
         const gguf_file header(path);
@@ -88,6 +99,10 @@ target::target(const std::string & path, const target_params & params) : impl_(s
 
     llama_model_params mparams = llama_model_default_params();
     mparams.n_gpu_layers       = params.n_gpu_layers < 0 ? INT32_MAX : params.n_gpu_layers;
+    if (params.plan_only) {
+        mparams.no_alloc  = true;
+        mparams.load_mode = LLAMA_LOAD_MODE_NONE;
+    }
     t.model.reset(llama_model_load_from_file(path.c_str(), mparams));
     if (!t.model) {
         throw error(errc::format, path + ": libllama cannot load this target; the log says why");
@@ -429,10 +444,24 @@ shared_tensors target::shared() const {
 }
 
 std::string target::head_device() const {
-    ggml_backend_buffer_t buffer = shared().output->buffer;
-    ggml_backend_dev_t device = buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer)) : nullptr;
-    // The CPU's plain buffers name no device.
-    return ggml_backend_dev_name(device ? device : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+    return device_name(ggml_backend_buffer_get_type(shared().output->buffer));
+}
+
+std::vector<memory_use> target::memory() const {
+    std::vector<memory_use> uses;
+    for (const auto & [buft, bytes] : llama_get_memory_breakdown(impl_->ctx.get())) {
+        const std::string device = device_name(buft);
+        add_use(uses, {"target weights", device, bytes.model, device == "CPU" && ggml_backend_buft_is_host(buft)});
+        add_use(uses, {"target K/V", device, bytes.context});
+        add_use(uses, {"target compute", device, bytes.compute});
+    }
+    const size_t logits = (size_t) MAX_DRAFT_ROWS * n_seq() * n_vocab() * sizeof(float);
+    const size_t hidden = impl_->taps.size() * n_batch() * n_embd() * sizeof(float);
+    add_use(uses, {"target rows", "CPU", logits + hidden});
+    if (impl_->plan_only) {
+        add_use(uses, {"target compute", head_device(), hidden});
+    }
+    return uses;
 }
 
 const llama_vocab * target::vocab() const {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -13,7 +12,7 @@ from dflash2._native import core
 from dflash2.errors import ModelFormatError
 from dflash2.gguf_info import GgufInfo
 from dflash2.load_check import load_error
-from dflash2.memory import plan_memory
+from dflash2.loader import plan_memory
 from dflash2.migrate import find_mends
 from dflash2.pairing import mismatches
 
@@ -38,7 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-b", "--batch-size", metavar="N", type=int, default=512, help="(default: 512)"
     )
     group.add_argument(
-        "-devd", "--device-draft", metavar="NAME", help="(default: the first GPU, else the CPU)"
+        "-ngl",
+        "--n-gpu-layers",
+        metavar="N",
+        type=int,
+        default=0,
+        help="target layers on the GPU (default: 0; -1: all)",
+    )
+    group.add_argument(
+        "-devd",
+        "--device-draft",
+        metavar="NAME",
+        help="(default: that of the target's output head, else the CPU)",
     )
 
 
@@ -55,16 +65,8 @@ def run(args: argparse.Namespace) -> int:
         result["pair"] = {"target": str(args.target), "fits": not reasons, "reasons": reasons}
         if info.family and not target.family:
             result["era"] = era(info, target)
-    if info.family == "DFlash 2":
-        plan = plan_memory(
-            info,
-            target,
-            device=args.device_draft or default_device(),
-            n_ctx=args.ctx_size,
-            n_parallel=args.parallel,
-            n_batch=args.batch_size,
-        )
-        result["memory"] = {**dataclasses.asdict(plan), "by_device": plan.by_device()}
+    if info.family == "DFlash 2" and result.get("pair", {}).get("fits", True):
+        result["memory"] = memory(args)
     if args.json:
         print(json.dumps(result, ensure_ascii=False, indent=1))
     else:
@@ -117,8 +119,29 @@ def era(draft: GgufInfo, target: GgufInfo) -> dict[str, Any]:
     return {"current": not mends, "migrate": list(mends), "beyond": ""}
 
 
-def default_device() -> str:
-    return next((name for name, _, kind in core.list_devices() if kind == "gpu"), "CPU")
+def memory(args: argparse.Namespace) -> dict[str, Any]:
+    """The plan for a pair. Without a target that libllama loads: of the drafter but its graphs."""
+    sizes = {"n_ctx": args.ctx_size, "n_parallel": args.parallel}
+    if args.target is None or load_error(args.target):
+        model = core.DraftModel(os.fsencode(args.file), args.device_draft or "", plan_only=True)
+        uses = core.GraphDrafter(model, n_ctx=args.ctx_size, n_seq=args.parallel).memory
+    else:
+        sizes["n_batch"] = args.batch_size
+        uses = plan_memory(
+            args.target,
+            args.file,
+            n_gpu_layers=args.n_gpu_layers,
+            draft_device=args.device_draft,
+            **sizes,
+        )
+    names = ("what", "device", "bytes", "mapped")
+    devices = sorted({use.device for use in uses})
+    return {
+        **sizes,
+        "uses": [{name: getattr(use, name) for name in names} for use in uses if use.bytes],
+        "by_device": {d: sum(use.bytes for use in uses if use.device == d) for d in devices},
+        "free": {d: core.free_memory(d) for d in devices},
+    }
 
 
 def as_text(result: dict[str, Any]) -> str:
@@ -153,17 +176,15 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def memory_lines(plan: dict[str, Any]) -> list[str]:
-    lines = [
-        f"memory    context {plan['n_ctx']}, {plan['n_parallel']} at once, batch {plan['n_batch']}",
-        f"  weights         {readable(plan['weights']):>9}  {plan['device']}",
-        f"  draft K/V       {readable(plan['draft_kv']):>9}  {plan['device']}",
-        f"  hidden states   {readable(plan['staged']):>9}  {plan['device']}",
-        f"                  {readable(plan['capture']):>9}  CPU",
-    ]
-    if plan["target"]:
-        lines.append(f"  target weights  {readable(plan['target']):>9}  by --n-gpu-layers")
-    totals = ", ".join(f"{name} {readable(n)}" for name, n in plan["by_device"].items())
-    return [*lines, f"  drafter in all  {totals}"]
+    batch = f", batch {plan['n_batch']}" if "n_batch" in plan else ""
+    lines = [f"memory    context {plan['n_ctx']}, {plan['n_parallel']} at once{batch}"]
+    for use in plan["uses"]:
+        where = f"{use['device']}{', mapped' if use['mapped'] else ''}"
+        lines.append(f"  {use['what']:16}{readable(use['bytes']):>9}  {where}")
+    for device, n_bytes in plan["by_device"].items():
+        free = f" of {readable(plan['free'][device])}" if plan["free"][device] else ""
+        lines.append(f"  {'in all':16}{readable(n_bytes):>9}{free}  {device}")
+    return lines
 
 
 def readable(n_bytes: float) -> str:
