@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
 
 // One version for each width of vector that the machine may have.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
@@ -98,6 +99,16 @@ WIDE_LOOPS double sum_of_exp(const float * x, int32_t n, float max, float invers
     return total;
 }
 
+// y = x - max, not below -88; w = exp(y).
+WIDE_LOOPS void weights_of(const float * x, int32_t n, float max, float * y, float * w) {
+    for (int32_t i = 0; i < n; ++i) {
+        y[i] = exponent(x[i], max, 1.0f);
+    }
+    for (int32_t i = 0; i < n; ++i) {
+        w[i] = exp_of(y[i]);
+    }
+}
+
 }  // namespace
 
 row_peak find_peak(const float * x, int32_t n) {
@@ -168,27 +179,45 @@ void find_above(const float * x, int32_t n, float least, std::vector<int32_t> & 
     }
 }
 
+// A histogram over distances from the peak finds the slice where the sum reaches p; only that slice is sorted.
 bool find_nucleus(const float * x, int32_t n, float p, std::vector<int32_t> & index) {
-    const auto before = [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
-    wide_law   softmax;
-    if (!softmax.assign(x, n, 1.0f)) {
+    constexpr int32_t n_unit  = 16;  // slices of a unit
+    constexpr int32_t n_slice = 88 * n_unit + 1;
+    const row_peak    peak    = find_peak(x, n);
+    if (peak.nan || !std::isfinite(peak.value)) {
         return false;
     }
-    for (int64_t k = 16;; k *= 4) {  // it is small in most rows
-        find_top(x, n, (int32_t) std::min<int64_t>(k, n), index);
-        std::sort(index.begin(), index.end(), before);
-        double share = 0.0;
-        for (size_t i = 0; i < index.size(); ++i) {
-            share += softmax.prob(index[i]);
-            if (share >= p) {
-                index.resize(i + 1);
-                return true;
-            }
-        }
-        if ((int64_t) index.size() < k) {
-            return true;  // all there are
+    const auto slice_of       = [](float y) { return (int32_t) (-y * n_unit); };
+    double     share[n_slice] = {};
+    float      y[N_PIECE], w[N_PIECE];
+    for (int32_t i = 0; i < n; i += N_PIECE) {
+        const int32_t size = std::min(N_PIECE, n - i);
+        weights_of(x + i, size, peak.value, y, w);
+        for (int32_t j = 0; j < size; ++j) {
+            share[slice_of(y[j])] += w[j];
         }
     }
+    const double goal = p * std::accumulate(share, share + n_slice, 0.0);
+    double       sum  = 0.0;
+    int32_t      last = 0;
+    while (last + 1 < n_slice && sum + share[last] < goal) {
+        sum += share[last++];
+    }
+    std::vector<int32_t> edge, all;
+    find_above(x, n, peak.value - (float) (last + 2) / n_unit, all);
+    index.clear();
+    for (const int32_t i : all) {
+        const int32_t slice = slice_of(exponent(x[i], peak.value, 1.0f));
+        if (slice <= last) {
+            (slice < last ? index : edge).push_back(i);
+        }
+    }
+    std::sort(edge.begin(), edge.end(), [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; });
+    for (size_t i = 0; i < edge.size() && sum < goal; ++i) {
+        sum += exp_of(exponent(x[edge[i]], peak.value, 1.0f));
+        index.push_back(edge[i]);
+    }
+    return true;
 }
 
 bool wide_law::assign(const float * x, int32_t n, float temperature) {

@@ -23,7 +23,7 @@ bool find_top(const float * x, int32_t n, int32_t k, std::vector<int32_t> & inde
 // Indices of the values that are at least `least`, which is above -inf, in ascending order.
 void find_above(const float * x, int32_t n, float least, std::vector<int32_t> & index);
 
-// Indices of the fewest largest values that have a share of p in softmax(x), the largest first; of equal values the
+// Indices of the fewest largest values that have a share of p in softmax(x), in no particular order; of equal values the
 // first ones. False when the row has no finite law.
 bool find_nucleus(const float * x, int32_t n, float p, std::vector<int32_t> & index);
 
