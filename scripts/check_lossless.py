@@ -37,7 +37,7 @@ def logit_gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:
     """|logit(a) - logit(b)| after `prefix`, decoded anew."""
     target.truncate(0)
     for start in range(0, len(prefix), N_BATCH):
-        target.decode(prefix[start : start + N_BATCH], start, all_logits=True)
+        target.decode(prefix[start : start + N_BATCH], start)
     logits = target.logits((len(prefix) - 1) % N_BATCH)
     return abs(float(logits[a]) - float(logits[b]))
 
