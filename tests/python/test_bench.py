@@ -18,6 +18,9 @@ from dflash2.upstream.command import XLLAMACPP, find_server, server_flags
 from dflash2.upstream.process import ServerProcess
 
 Pair = tuple[Path, Path]
+needs_xllamacpp = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None, reason="needs xllamacpp"
+)
 Capture = pytest.CaptureFixture[str]
 
 LIMITS = ("-c", "256", "-t", "1", "-n", "8")
@@ -82,9 +85,8 @@ def bench(pair: Pair, tmp_path: Path, *args: str) -> int:
     return main(["bench", *models, *LIMITS, *args])
 
 
+@needs_xllamacpp
 def test_all_engines_are_measured_in_one_run(pair: Pair, tmp_path: Path, capsys: Capture) -> None:
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("needs xllamacpp")
     more = ("-r", "2", "--spec-draft-n-max", "auto,3", "--server", "xllamacpp", "--ignore-eos")
     assert bench(pair, tmp_path, *more, "-o", "json") == 0
     out, err = capsys.readouterr()
@@ -129,6 +131,7 @@ def test_server_takes_the_same_law(pair: Pair) -> None:
             server.complete(list(range(300)), 1)
 
 
+@needs_xllamacpp
 def test_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(dflash2.DFlash2Error, match=r"ended with status 1; .*nowhere\.gguf"):
         ServerProcess(XLLAMACPP, server_flags("nowhere.gguf"))

@@ -64,7 +64,11 @@ def test_reduced_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outtype", FILE_TYPES)
-def test_every_file_type(outtype: str, shaped_target: Path, tmp_path: Path) -> None:
+def test_every_file_type(
+    outtype: str, shaped_target: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    if pytestconfig.getoption("--device") and outtype.startswith("iq4"):
+        pytest.skip("CUDA reads rows of iq4_nl by 256; those of the selector have 32 here")
     draft = make_shapes.make_drafter(tmp_path / "draft.gguf", shaped_target, outtype)
     assert list(op_support.missing(emitted(shaped_target, draft))) == []
 

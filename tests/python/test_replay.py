@@ -57,6 +57,7 @@ def test_a_replay_of_greedy_text_accepts_what_generation_accepted(
     assert differences.max() <= rounds_left <= 3
 
 
+@pytest.mark.rounding
 def test_texts_side_by_side_are_drafted_as_alone(pair: tuple[Path, Path]) -> None:
     one, three = Pair(*pair), Pair(*pair, n_seq=3)
     texts = [greedy(one.target, [7 + i, 8, 9], 20 + 3 * i) for i in range(4)]
@@ -85,6 +86,7 @@ def test_context_before_the_window_is_not_kept_and_not_missed(pair: tuple[Path, 
     assert np.array_equal(a.path, b.path)
 
 
+@pytest.mark.rounding
 def test_the_laws_of_a_reading_are_the_targets(pair: tuple[Path, Path]) -> None:
     p = Pair(*pair)
     text = greedy(p.target, [7, 8, 9], 20)
