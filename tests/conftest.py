@@ -51,7 +51,7 @@ def place_models(name: str) -> None:
             super().__init__(*args, n_gpu_layers=n_gpu_layers or -1, **options)
 
     class DraftModel(core.DraftModel):
-        def __init__(self, path: str | bytes, device: str = "") -> None:
-            super().__init__(path, device or name)
+        def __init__(self, path: str | bytes, device: str = "", **options: Any) -> None:
+            super().__init__(path, device or name, **options)
 
     core.Target, core.DraftModel = Target, DraftModel
