@@ -1,11 +1,12 @@
 """Accept lengths of several settings on the same prompts, with paired bootstrap intervals.
 
     python scripts/compare_acceptance.py rules    # match rule and greedy walk against rejection
-    python scripts/compare_acceptance.py types    # file types and reduced heads of our drafter
+    python scripts/compare_acceptance.py types    # our drafter in torch, file types, reduced heads
     python scripts/compare_acceptance.py devices  # the GPU against the CPU
 
 Tokens over rounds, the bonus token included; 95 % intervals over prompts; ratios against the first
-setting of a group, resampled in pairs. Fixed length. Answers that loop stay in.
+setting of a group, resampled in pairs. Fixed length. Answers that loop stay in. `types` needs torch
+(group `reference` of pyproject.toml).
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Row:
     interval: tuple[float, float]
     ratio: float  # to the first setting of the group
     ratio_interval: tuple[float, float]
-    draft_ms: float  # of a round
-    draft_mb: float
+    draft_ms: float | None  # of a round; in torch not measured
+    draft_mb: float | None
 
 
 def rules(max_tokens: int) -> list[Setting]:
@@ -74,7 +75,7 @@ def rules(max_tokens: int) -> list[Setting]:
 
 
 def types(max_tokens: int) -> list[Setting]:
-    files = [(outtype, None) for outtype in ("bf16", "q8_0", "q4_k_m")]
+    files: list[tuple[str, int | None]] = [(t, None) for t in ("torch", "bf16", "q8_0", "q4_k_m")]
     files += [("q4_k_m", rows) for rows in (16384, 8192, 4096)]
     return [
         Setting(
@@ -153,13 +154,35 @@ def measure(setting: Setting, prompts: Sequence[str], args: argparse.Namespace) 
     }
 
 
+def measure_torch(
+    setting: Setting, prompts: Sequence[str], args: argparse.Namespace
+) -> dict[str, Any]:
+    """The same by the exact loop in torch: checkpoint and dequantized target, F32."""
+    try:
+        import torch
+    except ImportError as e:
+        raise SystemExit(f"error: {e}; pip install --group reference") from e
+    from training.checkpoint import load_checkpoint
+    from training.exact_loop import ExactLoop
+    from training.target_weights import load_weights
+    from training.vocabulary import load_vocabulary
+
+    weights, vocabulary = load_weights(args.target), load_vocabulary(args.target)
+    loop = ExactLoop(weights, vocabulary, torch.device("cpu"), print)
+    drafter, params = load_checkpoint(smollm2.CHECKPOINT), setting.params
+    (run,) = loop.run(drafter, prompts, params.temperature, params.max_tokens)
+    table = torch.stack([run.produced, run.rounds], dim=1).numpy()
+    return {"counts": table, "draft_ms": None, "draft_mb": None}
+
+
 def compare(
     settings: Sequence[Setting], prompts: Sequence[str], args: argparse.Namespace
 ) -> list[Row]:
     rows: list[Row] = []
     base: Counts = np.empty((0, 2), np.int64)
     for i, setting in enumerate(settings):
-        result = measure(setting, prompts, args)
+        run = measure_torch if setting.outtype == "torch" else measure
+        result = run(setting, prompts, args)
         counts = result["counts"]
         if i == 0 or settings[i - 1].group != setting.group:
             base = counts
@@ -197,8 +220,8 @@ def report(rows: Sequence[Row]) -> Table:
             r.name,
             f"{r.accept_length:.3f} [{r.interval[0]:.3f}, {r.interval[1]:.3f}]",
             f"{r.ratio:.3f} [{r.ratio_interval[0]:.3f}, {r.ratio_interval[1]:.3f}]",
-            f"{r.draft_ms:.2f}",
-            f"{r.draft_mb:.1f}",
+            "-" if r.draft_ms is None else f"{r.draft_ms:.2f}",
+            "-" if r.draft_mb is None else f"{r.draft_mb:.1f}",
         )
     return table
 
