@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return list(make_tiny_pair(folder, hybrid=request.param, **SIZES))
 
 
+@pytest.fixture
+def device(pytestconfig: pytest.Config) -> str:
+    """Of whole models."""
+    return str(pytestconfig.getoption("--device") or "CPU")
+
+
 def by_purpose(uses: list[core.MemoryUse]) -> dict[tuple[str, str], int]:
     return {(use.what, use.device): use.bytes for use in uses}
 
@@ -36,20 +43,21 @@ def open_pair(pair: list[Path], *, plan_only: bool) -> tuple[core.Target, core.G
     return target, core.GraphDrafter(model, target)
 
 
-def test_the_plan_of_a_target_is_what_it_allocates(pair: list[Path]) -> None:
+def test_the_plan_of_a_target_is_what_it_allocates(pair: list[Path], device: str) -> None:
     planned, real = (open_pair(pair, plan_only=plan)[0] for plan in (True, False))
     assert by_purpose(planned.memory) == by_purpose(real.memory)
-    assert min(by_purpose(real.memory).values()) > 0
+    for what in ("target weights", "target K/V", "target compute"):
+        assert by_purpose(real.memory)[what, device] > 0
 
 
-def test_the_plan_of_a_drafter_is_what_it_allocates(pair: list[Path]) -> None:
+def test_the_plan_of_a_drafter_is_what_it_allocates(pair: list[Path], device: str) -> None:
     (_, planned), (target, real) = (open_pair(pair, plan_only=plan) for plan in (True, False))
     plan, taken = by_purpose(planned.memory), by_purpose(real.memory)
-    graphs = ("draft graphs", "CPU")
+    graphs = ("draft graphs", device)
     bound = plan.pop(graphs)
     assert taken.pop(graphs) < bound
     assert taken == plan
-    assert taken["draft K/V", "CPU"] == real.cache_bytes
+    assert taken["draft K/V", device] == real.cache_bytes
 
     # Whatever runs later stays inside it: every width, one and several sequences, long and short.
     engine = dflash2.Engine(target, real)
@@ -58,21 +66,25 @@ def test_the_plan_of_a_drafter_is_what_it_allocates(pair: list[Path]) -> None:
         engine.generate(prompts, SamplingParams(max_tokens=12), spec_draft_n_max=width)
     assert real.graphs_built > 12
     assert bound / 3 < by_purpose(real.memory)[graphs] <= bound
-    assert by_purpose(real.memory)["draft K/V", "CPU"] == plan["draft K/V", "CPU"]
+    assert by_purpose(real.memory)["draft K/V", device] == plan["draft K/V", device]
     total = sum(use.bytes for use in target.memory)
     assert total <= sum(use.bytes for use in plan_memory(*pair, n_ctx=N_CTX, n_parallel=N_SEQ))
 
 
-def test_too_little_memory_is_an_error_that_names_what_needs_it(pair: list[Path]) -> None:
+def test_too_little_memory_is_an_error_that_names_what_needs_it(
+    pair: list[Path], device: str
+) -> None:
     plan = plan_memory(*pair, n_ctx=N_CTX)
-    needed = sum(use.bytes for use in plan if not use.mapped)
-    core.require_memory(plan, free=lambda device: needed)
-    core.require_memory(plan, free=lambda device: 0)  # a device that does not say
+    needed: Counter[str] = Counter()
+    for use in plan:
+        needed[use.device] += 0 if use.mapped else use.bytes
+    core.require_memory(plan, free=lambda name: needed[name])
+    core.require_memory(plan, free=lambda name: 0)  # a device that does not say
     with pytest.raises(MemoryError) as raised:
-        core.require_memory(plan, free=lambda device: needed - 1)
+        core.require_memory(plan, free=lambda name: needed[name] - (name == device))
     message = str(raised.value)
     assert "\n" not in message
-    for part in ("CPU", "target K/V", "draft K/V", "draft graphs", "free", "n_ctx", "n_parallel"):
+    for part in (device, "target K/V", "draft K/V", "draft graphs", "free", "n_ctx", "n_parallel"):
         assert part in message
     assert "target weights" not in message, "mapped pages are no need"
 
@@ -97,8 +109,8 @@ def test_loading_refuses_before_it_allocates(
     assert opened == [True]
 
 
-def test_a_longer_context_takes_more_and_a_ring_does_not(tmp_path: Path) -> None:
+def test_a_longer_context_takes_more_and_a_ring_does_not(tmp_path: Path, device: str) -> None:
     files = make_tiny_pair(tmp_path, sliding_window=64, n_ctx=8192, **SIZES)
     near, far = (by_purpose(plan_memory(*files, n_ctx=n)) for n in (1024, 8192))
-    assert far["target K/V", "CPU"] == 8 * near["target K/V", "CPU"]
-    assert far["draft K/V", "CPU"] == near["draft K/V", "CPU"]
+    assert far["target K/V", device] == 8 * near["target K/V", device]
+    assert far["draft K/V", device] == near["draft K/V", device]

@@ -119,6 +119,7 @@ def test_prompts_are_filled_to_a_length(pair: Pair, tmp_path: Path, capsys: Capt
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] == 200
 
 
+@needs_xllamacpp
 def test_server_takes_the_same_law(pair: Pair) -> None:
     """Greedy text of the real server equals ours: same prompt ids, nothing of its defaults."""
     with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:

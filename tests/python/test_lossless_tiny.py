@@ -140,6 +140,7 @@ def test_a_seed_repeats_a_request(engine: dflash2.Engine) -> None:
     assert engine.generate("ab", other).tokens != drawn.tokens
 
 
+@pytest.mark.rounding
 def test_real_pair_drafts_well_and_equals_plain_decoding(real_pair: Pair) -> None:
     params = SamplingParams(max_tokens=24)
     with dflash2.load(*real_pair, n_ctx=512, n_threads=1, spec_draft_n_max=7) as engine:

@@ -32,6 +32,7 @@ def greedy(target: core.Target, prompt: list[int], n: int) -> list[int]:
     return tokens
 
 
+@pytest.mark.rounding
 def test_a_replay_of_greedy_text_accepts_what_generation_accepted(
     real_pair: tuple[Path, Path],
 ) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from dflash2._native import core
 from dflash2.doctor.finding import Finding, fault
 from dflash2.doctor.passages import Passage
+from dflash2.doctor.rounding import NEAR_TIE, measure_rounding
 from dflash2.engine import Engine
 from dflash2.replay import N_LOGITS
 from dflash2.types import SamplingParams
 
-MAX_GAP = 0.05  # of logits; batches of different widths round differently, so near-ties may flip
+N_ROUNDING = 2  # passages that the target reads alone where texts part
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,15 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Losslessness:
+    """near_tie: gap up to which the target alone may pick either token."""
+
     n_tokens: int
     accept_length: float
     divergences: list[Divergence]
+    near_tie: float = NEAR_TIE
 
     def judge(self) -> list[Finding]:
-        bad = [d for d in self.divergences if d.gap > MAX_GAP]
+        bad = [d for d in self.divergences if d.gap > self.near_tie]
         if not bad:
             return []
         places = ", ".join(f"text {d.passage} token {d.token}, logit gap {d.gap:.3f}" for d in bad)
@@ -66,7 +70,11 @@ def check(target: core.Target, drafter: core.Drafter, passages: Sequence[Passage
         Divergence(i, at, _gap(target, [*passages[i].prompt, *passages[i].answer[:at]], a, b))
         for i, at, a, b in places
     ]
-    return Losslessness(stats.num_generated_tokens, stats.mean_accept_length, divergences)
+    near_tie = NEAR_TIE
+    if any(d.gap > NEAR_TIE for d in divergences):
+        texts = [(p.prompt, p.answer) for p in passages[:N_ROUNDING]]
+        near_tie = measure_rounding(target, texts).near_tie
+    return Losslessness(stats.num_generated_tokens, stats.mean_accept_length, divergences, near_tie)
 
 
 def _gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:

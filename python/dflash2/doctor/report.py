@@ -8,7 +8,6 @@ from typing import Any
 from dflash2.doctor.bands import BANDS, of
 from dflash2.doctor.examination import Examination
 from dflash2.doctor.finding import Finding
-from dflash2.doctor.lossless import MAX_GAP
 
 N_SHOWN = 8  # variants
 
@@ -148,7 +147,7 @@ def _lossless_lines(e: Examination) -> list[str]:
         return [f"{head}: identical"]
     return [head] + [
         f"  text {d.passage} parts at token {d.token}, logit gap {d.gap:.4f}"
-        f"{' (a near-tie)' if d.gap <= MAX_GAP else ''}"
+        f"{' (a near-tie)' if d.gap <= found.near_tie else ''}"
         for d in found.divergences
     ]
 
