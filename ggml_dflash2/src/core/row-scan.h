@@ -23,8 +23,8 @@ bool find_top(const float * x, int32_t n, int32_t k, std::vector<int32_t> & inde
 // Indices of the values that are at least `least`, which is above -inf, in ascending order.
 void find_above(const float * x, int32_t n, float least, std::vector<int32_t> & index);
 
-// Indices of the fewest largest values that have a share of p in softmax(x), in no particular order; of equal values the
-// first ones. False when the row has no finite law.
+// Indices of the fewest largest values that have a share of p in softmax(x), in no particular order; of equal values
+// the first ones. False when the row has no finite law.
 bool find_nucleus(const float * x, int32_t n, float p, std::vector<int32_t> & index);
 
 // softmax(x / temperature) over a whole row, without a list of it: one sum for each piece of the row.
