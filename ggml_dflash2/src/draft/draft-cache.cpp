@@ -71,7 +71,7 @@ draft_cache::draft_cache(const draft_hparams & hp, int32_t n_ctx, int32_t n_seq,
         k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, (int64_t) l.n_cells * n_seq));
         v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_embd_kv, (int64_t) l.n_cells * n_seq));
     }
-    buffer_ = tensor_buffer(ctx_.get(), device, plan_only, "draft K/V");
+    buffer_ = tensor_buffer(ctx_.get(), ggml_backend_dev_buffer_type(device), plan_only, "draft K/V");
     // Hidden cells are multiplied by zero, so they must hold finite numbers from the start.
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }

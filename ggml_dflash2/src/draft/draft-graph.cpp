@@ -147,7 +147,10 @@ struct draft_graph::builder {
     template <typename Sublayer>
     ggml_tensor * convolved(ggml_tensor * x, const conv_weights & conv, Sublayer sublayer) {
         const conv_shape shape = {hp.conv_kernel_size, hp.conv_group_size};
-        ggml_tensor *    coeff = build_conv_coefficients(ctx, conv.base, ggml_mul_mat(ctx, conv.proj, x), shape);
+        ggml_tensor *    flat  = ggml_reshape_2d(ctx, x, hp.n_embd, n_block() * n_seq());
+        ggml_tensor *    proj  = ggml_mul_mat(ctx, conv.proj, flat);
+        ggml_tensor *    coeff =
+            build_conv_coefficients(ctx, conv.base, ggml_reshape_3d(ctx, proj, proj->ne[0], n_block(), n_seq()), shape);
         return build_conv(ctx, sublayer(build_conv(ctx, x, coeff, conv_side::before)), coeff, conv_side::after);
     }
 

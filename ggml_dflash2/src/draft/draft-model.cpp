@@ -60,7 +60,7 @@ bool draft_model::has_embd() const {
 }
 
 size_t draft_model::size_bytes() const {
-    return impl_->weights.buffer.size_bytes() + impl_->weights.host_buffer.size_bytes();
+    return impl_->weights.size_bytes() + impl_->weights.embedding.buffer.size_bytes();
 }
 
 }  // namespace dflash2

@@ -16,7 +16,7 @@ feature_stage::feature_stage(const draft_hparams & hp, int32_t n_seq, ggml_backe
         throw error(errc::memory, "hidden states: cannot allocate tensor headers");
     }
     rows_   = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, (int64_t) hp.n_taps() * hp.n_embd, zero_row() + 1);
-    buffer_ = tensor_buffer(ctx_.get(), device, plan_only, "hidden states");
+    buffer_ = tensor_buffer(ctx_.get(), ggml_backend_dev_buffer_type(device), plan_only, "hidden states");
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }
 

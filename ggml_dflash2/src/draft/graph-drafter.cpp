@@ -504,8 +504,8 @@ std::vector<memory_use> graph_drafter::memory() const {
     const draft_model::impl & m      = impl_->model->get();
     const std::string         device = ggml_backend_dev_name(m.device);
     std::vector<memory_use>   uses   = {
-        {"draft weights", device, m.weights.buffer.size_bytes()},
-        {"draft embedding", "CPU", m.weights.host_buffer.size_bytes()},
+        {"draft weights", device, m.weights.size_bytes()},
+        {"draft embedding", "CPU", m.weights.embedding.buffer.size_bytes()},
         {"draft K/V", device, impl_->cache.size_bytes()},
         {"hidden states", device, impl_->stage.size_bytes()},
     };

@@ -6,9 +6,8 @@
 
 namespace dflash2 {
 
-tensor_buffer::tensor_buffer(ggml_context * ctx, ggml_backend_dev_t device, bool plan_only, const std::string & what) {
-    ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(device);
-
+tensor_buffer::tensor_buffer(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool plan_only,
+                             const std::string & what) {
     const size_t size = ggml_backend_alloc_ctx_tensors_from_buft_size(ctx, buft);
     if (plan_only) {
         planned_ = size;
@@ -21,7 +20,7 @@ tensor_buffer::tensor_buffer(ggml_context * ctx, ggml_backend_dev_t device, bool
     }
     if (!buffer_) {
         throw error(errc::memory,
-                    what + ": cannot allocate " + std::to_string(size) + " bytes on " + ggml_backend_dev_name(device));
+                    what + ": cannot allocate " + std::to_string(size) + " bytes on " + ggml_backend_buft_name(buft));
     }
 }
 

@@ -1,4 +1,4 @@
-// The tensors of a ggml context in one buffer on a device.
+// The tensors of a ggml context in one buffer.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class tensor_buffer {
 
     // plan_only: the buffer is empty, and says only where the tensors would lie.
     // Throws errc::memory; what: begins the message.
-    tensor_buffer(ggml_context * ctx, ggml_backend_dev_t device, bool plan_only, const std::string & what);
+    tensor_buffer(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool plan_only, const std::string & what);
 
     ggml_backend_buffer_t get() const { return buffer_.get(); }
     size_t                size_bytes() const;  // allocated, or what would be

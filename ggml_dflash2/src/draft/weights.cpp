@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "draft/buffer-type.h"
 #include "draft/schema.h"
 #include "ggml.h"
 
@@ -9,7 +10,11 @@ namespace dflash2 {
 
 namespace {
 
-enum class kind { matrix, vector };  // vector: norms and conv base kernels, always F32
+enum class kind {
+    matrix,  // multiplied
+    table,   // its rows are gathered
+    vector,  // norms and conv base kernels, always F32
+};
 
 std::string shape_string(const std::vector<int64_t> & ne) {
     std::string s  = "[";
@@ -23,12 +28,21 @@ std::string shape_string(const std::vector<int64_t> & ne) {
     return s + "]";
 }
 
+weight_group make_group(const gguf_file & file, ggml_backend_buffer_type_t buft) {
+    weight_group g;
+    g.buft = buft;
+    g.ctx.reset(ggml_init({(file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
+    if (!g.ctx) {
+        throw error(errc::memory, file.path() + ": cannot allocate tensor headers");
+    }
+    return g;
+}
+
 // Creates the ggml tensors of the file's tensors, one by one and checked.
 class binder {
   public:
-    // Tensors are created in `ctx`, the token embedding in `host_ctx`.
-    binder(const gguf_file & file, ggml_context * ctx, ggml_context * host_ctx)
-        : file_(file), ctx_(ctx), host_ctx_(host_ctx) {}
+    binder(const gguf_file & file, draft_weights & w, ggml_backend_dev_t device)
+        : file_(file), w_(w), device_(device) {}
 
     ggml_tensor * bind(const std::string & name, std::vector<int64_t> ne, kind k, bool required = true) {
         const gguf_tensor * t = file_.find_tensor(name);
@@ -46,19 +60,19 @@ class binder {
             file_.fail("tensor " + name + ": expected type f32, got " + ggml_type_name(t->type));
         }
         // What has no to_float is an integer, or a type of activations such as q8_1, which ggml aborts on.
-        if (k == kind::matrix && t->type != GGML_TYPE_F32 && !ggml_get_type_traits(t->type)->to_float) {
+        if (k != kind::vector && t->type != GGML_TYPE_F32 && !ggml_get_type_traits(t->type)->to_float) {
             file_.fail("tensor " + name + ": expected a float or quantized type, got " + ggml_type_name(t->type));
         }
-        return create(name, t->type, ne);
+        return create(name, t->type, ne, k);
     }
 
     ggml_tensor * layer(int32_t il, const char * name, std::vector<int64_t> ne, kind k) {
         return bind("blk." + std::to_string(il) + "." + name, std::move(ne), k);
     }
 
-    ggml_tensor * create(const std::string & name, ggml_type type, const std::vector<int64_t> & ne) {
-        ggml_context * ctx = name == schema::TOKEN_EMBD ? host_ctx_ : ctx_;
-        ggml_tensor *  t   = ggml_new_tensor(ctx, type, GGML_MAX_DIMS, ne.data());
+    ggml_tensor * create(const std::string & name, ggml_type type, const std::vector<int64_t> & ne, kind k) {
+        const weight_group & g = name == schema::TOKEN_EMBD ? w_.embedding : group(type, ne, k);
+        ggml_tensor *        t = ggml_new_tensor(g.ctx.get(), type, GGML_MAX_DIMS, ne.data());
         ggml_set_name(t, name.c_str());
         used_.insert(name);
         return t;
@@ -73,9 +87,21 @@ class binder {
     }
 
   private:
+    const weight_group & group(ggml_type type, const std::vector<int64_t> & ne, kind k) {
+        ggml_backend_buffer_type_t buft =
+            k == kind::matrix ? matrix_buffer_type(device_, type, ne[0], ne[1]) : ggml_backend_dev_buffer_type(device_);
+        for (const weight_group & g : w_.groups) {
+            if (g.buft == buft) {
+                return g;
+            }
+        }
+        w_.groups.push_back(make_group(file_, buft));
+        return w_.groups.back();
+    }
+
     const gguf_file &     file_;
-    ggml_context *        ctx_;
-    ggml_context *        host_ctx_;
+    draft_weights &       w_;
+    ggml_backend_dev_t    device_;
     std::set<std::string> used_;
 };
 
@@ -136,10 +162,9 @@ std::vector<int32_t> read_d2t(const gguf_file & file, const gguf_tensor & t, int
     return out;
 }
 
-tensor_buffer allocate(const gguf_file & file, ggml_context * ctx, ggml_backend_dev_t device, bool plan_only) {
-    tensor_buffer buffer(ctx, device, plan_only, file.path());
-    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    return buffer;
+void allocate(const gguf_file & file, weight_group & g, bool plan_only) {
+    g.buffer = tensor_buffer(g.ctx.get(), g.buft, plan_only, file.path());
+    ggml_backend_buffer_set_usage(g.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
 void load(const gguf_file & file, ggml_context * ctx, const ggml_tensor * d2t, const std::vector<int32_t> & d2t_ids) {
@@ -160,11 +185,8 @@ void load(const gguf_file & file, ggml_context * ctx, const ggml_tensor * d2t, c
 
 draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_backend_dev_t device, bool plan_only) {
     draft_weights w;
-    w.ctx.reset(ggml_init({(file.tensors().size() + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
-    w.host_ctx.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc =*/true}));
-    if (!w.ctx || !w.host_ctx) {
-        throw error(errc::memory, file.path() + ": cannot allocate tensor headers");
-    }
+    w.embedding =
+        make_group(file, ggml_backend_dev_buffer_type(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)));
 
     hp.n_vocab = (int32_t) rows_of(file, schema::SEL_PRED);
     if (hp.mask_token_id >= hp.n_vocab) {
@@ -172,20 +194,20 @@ draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_back
                   std::to_string(hp.n_vocab));
     }
 
-    binder        b(file, w.ctx.get(), w.host_ctx.get());
+    binder        b(file, w, device);
     const int64_t n_embd = hp.n_embd;
     w.fc                 = b.bind(schema::FC, {n_embd * hp.n_taps(), n_embd}, kind::matrix);
     w.hidden_norm        = b.bind(schema::HIDDEN_NORM, {n_embd}, kind::vector);
     w.output_norm        = b.bind(schema::OUTPUT_NORM, {n_embd}, kind::vector);
-    w.sel_pred           = b.bind(schema::SEL_PRED, {hp.selector_rank, hp.n_vocab}, kind::matrix);
-    w.sel_succ           = b.bind(schema::SEL_SUCC, {hp.selector_rank, hp.n_vocab}, kind::matrix);
+    w.sel_pred           = b.bind(schema::SEL_PRED, {hp.selector_rank, hp.n_vocab}, kind::table);
+    w.sel_succ           = b.bind(schema::SEL_SUCC, {hp.selector_rank, hp.n_vocab}, kind::table);
     w.sel_hidden         = b.bind(schema::SEL_HIDDEN, {n_embd, hp.selector_rank}, kind::matrix);
-    w.tok_embd           = b.bind(schema::TOKEN_EMBD, {n_embd, hp.n_vocab}, kind::matrix, /*required =*/false);
+    w.tok_embd           = b.bind(schema::TOKEN_EMBD, {n_embd, hp.n_vocab}, kind::table, /*required =*/false);
 
     std::vector<int32_t> d2t;
     if (const gguf_tensor * t = file.find_tensor(schema::D2T)) {
         d2t   = read_d2t(file, *t, hp.n_vocab);
-        w.d2t = b.create(schema::D2T, GGML_TYPE_I32, {1, (int64_t) d2t.size(), 1, 1});
+        w.d2t = b.create(schema::D2T, GGML_TYPE_I32, {1, (int64_t) d2t.size(), 1, 1}, kind::table);
     }
     const int64_t n_head_out = d2t.empty() ? hp.n_vocab : (int64_t) d2t.size();
     w.output                 = b.bind(schema::OUTPUT, {n_embd, n_head_out}, kind::matrix, /*required =*/!d2t.empty());
@@ -198,16 +220,28 @@ draft_weights load_weights(const gguf_file & file, draft_hparams & hp, ggml_back
     }
     b.reject_unknown();
 
-    w.buffer = allocate(file, w.ctx.get(), device, plan_only);
-    if (w.tok_embd) {
-        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-        w.host_buffer          = allocate(file, w.host_ctx.get(), cpu, plan_only);
+    std::vector<weight_group *> groups;
+    for (weight_group & g : w.groups) {
+        groups.push_back(&g);
     }
-    if (!plan_only) {
-        load(file, w.ctx.get(), w.d2t, d2t);
-        load(file, w.host_ctx.get(), nullptr, {});
+    if (w.tok_embd) {
+        groups.push_back(&w.embedding);
+    }
+    for (weight_group * g : groups) {
+        allocate(file, *g, plan_only);
+        if (!plan_only) {
+            load(file, g->ctx.get(), w.d2t, d2t);
+        }
     }
     return w;
+}
+
+size_t draft_weights::size_bytes() const {
+    size_t n = 0;
+    for (const weight_group & g : groups) {
+        n += g.buffer.size_bytes();
+    }
+    return n;
 }
 
 }  // namespace dflash2

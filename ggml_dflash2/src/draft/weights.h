@@ -33,6 +33,13 @@ struct layer_weights {
     conv_weights  ffn_conv;
 };
 
+// Tensors in one buffer.
+struct weight_group {
+    ggml_backend_buffer_type_t buft = nullptr;
+    ggml_context_ptr           ctx;
+    tensor_buffer              buffer;
+};
+
 struct draft_weights {
     ggml_tensor *              fc          = nullptr;  // [n_taps * n_embd, n_embd]
     ggml_tensor *              hidden_norm = nullptr;  // [n_embd]
@@ -45,10 +52,10 @@ struct draft_weights {
     ggml_tensor *              d2t         = nullptr;  // [1, n_head_out] I32, target ids of the head's rows, optional
     std::vector<layer_weights> layers;
 
-    ggml_context_ptr ctx;
-    tensor_buffer    buffer;
-    ggml_context_ptr host_ctx;  // of the embedding, which is read on the host
-    tensor_buffer    host_buffer;
+    std::vector<weight_group> groups;     // on the device, one for each type of buffer
+    weight_group              embedding;  // read on the host
+
+    size_t size_bytes() const;  // of the groups
 };
 
 // Binds every tensor by name, checks shape and type, rejects tensors it does not know, then loads the data unless it is
