@@ -34,4 +34,10 @@ ggml_backend_buffer_type_t matrix_buffer_type(ggml_backend_dev_t device, ggml_ty
     return ggml_backend_dev_buffer_type(device);
 }
 
+bool is_packed(const ggml_tensor * m) {
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(m->buffer));
+    return device && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU &&
+           !ggml_backend_buffer_is_host(m->buffer);
+}
+
 }  // namespace dflash2

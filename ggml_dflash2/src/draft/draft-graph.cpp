@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "draft/backends.h"
+#include "draft/buffer-type.h"
 #include "draft/draft-conv.h"
 #include "draft/graph-ops.h"
 #include "draft/top-k.h"
@@ -53,9 +54,15 @@ struct draft_graph::builder {
 
     // x [n, n_rows] as it best meets matrices like m; first_rows() undoes it.
     ggml_tensor * pad_rows(ggml_tensor * m, ggml_tensor * x) {
-        const int64_t n    = x->ne[1];
-        const bool    pays = g.shape_.pad && ggml_is_quantized(m->type) && ggml_nelements(m) >= LARGE;
-        return pays && n >= FEWEST_PADDED && n < PADDED_ROWS ? ggml_pad(ctx, x, 0, (int) (PADDED_ROWS - n), 0, 0) : x;
+        const int64_t n     = x->ne[1];
+        int64_t       n_pad = 0;
+        if (is_packed(m)) {
+            n_pad = n % 4 >= 2 ? 4 - n % 4 : 0;  // four rows cost less than two
+        } else if (g.shape_.pad && ggml_is_quantized(m->type) && ggml_nelements(m) >= LARGE && n >= FEWEST_PADDED &&
+                   n < PADDED_ROWS) {
+            n_pad = PADDED_ROWS - n;
+        }
+        return n_pad > 0 ? ggml_pad(ctx, x, 0, (int) n_pad, 0, 0) : x;
     }
 
     ggml_tensor * first_rows(ggml_tensor * x, int64_t n) {
@@ -74,7 +81,7 @@ struct draft_graph::builder {
     // K of x [n_embd, n]: projected, normed per head, rotated. Returns [head_dim * n_head_kv, n].
     ggml_tensor * key(const layer_weights & l, ggml_tensor * x, ggml_tensor * pos) {
         const int64_t n = x->ne[1];
-        ggml_tensor * k = ggml_reshape_3d(ctx, ggml_mul_mat(ctx, l.wk, x), hp.head_dim, hp.n_head_kv, n);
+        ggml_tensor * k = ggml_reshape_3d(ctx, mul(l.wk, x), hp.head_dim, hp.n_head_kv, n);
         k               = rope(rms_norm(k, l.k_norm), pos);
         return ggml_reshape_2d(ctx, k, (int64_t) hp.head_dim * hp.n_head_kv, n);
     }
@@ -96,7 +103,7 @@ struct draft_graph::builder {
                 ring(il).rows = input(GGML_TYPE_I64, {R, 1, 1, 1}, hp.is_sliding[il] ? "rows_sliding" : "rows_full");
             }
             k_cache[il] = ggml_set_rows(ctx, k_cache[il], key(l, fused, g.in_row_pos), ring(il).rows);
-            v_cache[il] = ggml_set_rows(ctx, v_cache[il], ggml_mul_mat(ctx, l.wv, fused), ring(il).rows);
+            v_cache[il] = ggml_set_rows(ctx, v_cache[il], mul(l.wv, fused), ring(il).rows);
             ggml_build_forward_expand(g.graph_, k_cache[il]);
             ggml_build_forward_expand(g.graph_, v_cache[il]);
         }
@@ -125,7 +132,7 @@ struct draft_graph::builder {
         q               = rope(rms_norm(q, l.q_norm), g.in_pos);
         q               = ggml_permute(ctx, ggml_reshape_4d(ctx, q, hp.head_dim, hp.n_head, B, S), 0, 2, 1, 3);
         k_cells         = ggml_set_rows(ctx, k_cells, key(l, x, g.in_pos), ring(il).block);
-        v_cells         = ggml_set_rows(ctx, v_cells, ggml_mul_mat(ctx, l.wv, x), ring(il).block);
+        v_cells         = ggml_set_rows(ctx, v_cells, mul(l.wv, x), ring(il).block);
 
         ggml_tensor * cur = ggml_flash_attn_ext(ctx, q, heads(il, k_cells), heads(il, v_cells), ring(il).mask,
                                                 1.0f / std::sqrt((float) hp.head_dim), 0, 0);
@@ -148,7 +155,7 @@ struct draft_graph::builder {
     ggml_tensor * convolved(ggml_tensor * x, const conv_weights & conv, Sublayer sublayer) {
         const conv_shape shape = {hp.conv_kernel_size, hp.conv_group_size};
         ggml_tensor *    flat  = ggml_reshape_2d(ctx, x, hp.n_embd, n_block() * n_seq());
-        ggml_tensor *    proj  = ggml_mul_mat(ctx, conv.proj, flat);
+        ggml_tensor *    proj  = mul(conv.proj, flat);
         ggml_tensor *    coeff =
             build_conv_coefficients(ctx, conv.base, ggml_reshape_3d(ctx, proj, proj->ne[0], n_block(), n_seq()), shape);
         return build_conv(ctx, sublayer(build_conv(ctx, x, coeff, conv_side::before)), coeff, conv_side::after);
@@ -213,7 +220,7 @@ struct draft_graph::builder {
         }
         g.out_cand = output(ggml_reshape_3d(ctx, cand, K, D, S), "cand");
 
-        ggml_tensor * gate = ggml_reshape_4d(ctx, ggml_mul_mat(ctx, w.sel_hidden, hidden), r, 1, D, S);
+        ggml_tensor * gate = ggml_reshape_4d(ctx, mul(w.sel_hidden, hidden), r, 1, D, S);
         ggml_tensor * succ = ggml_get_rows(ctx, w.sel_succ, ggml_reshape_1d(ctx, g.out_cand, K * D * S));
         succ               = ggml_reshape_4d(ctx, succ, r, K, D, S);
 

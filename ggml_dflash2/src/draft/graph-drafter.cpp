@@ -142,10 +142,26 @@ struct graph_drafter::impl {
 
     node_watch * watched() { return watch->nodes().empty() ? nullptr : watch.get(); }
 
+    // Rows of a graph that injects n of at most `most`. Accelerators do best with few shapes, CPUs with little padding.
+    int32_t n_rows(int32_t n, int32_t most) const {
+        int32_t rows = is_cpu(model->get().device) ? 4 : most;
+        while (rows < n) {
+            rows *= 2;
+        }
+        return std::min(rows, most);
+    }
+
+    // Of a sequence's staged rows, those that its next draft injects: all, or none when they are too many.
+    int32_t n_riding(int32_t seq) const {
+        const int32_t n = contexts[seq].n_staged();
+        return n > hp().block_size ? 0 : n;
+    }
+
     graph_shape round_shape(int32_t n_seq, int32_t n_draft) const {
-        graph_shape shape = {n_seq, n_seq * hp().block_size, n_draft, 0, 0, groups, pad};
+        graph_shape shape = {n_seq, 0, n_draft, 0, 0, groups, pad};
         for (int32_t seq = 0; seq < n_seq; ++seq) {
             const draft_context & c = contexts[seq];
+            shape.n_rows            = std::max(shape.n_rows, n_seq * n_rows(n_riding(seq), hp().block_size));
             shape.n_kv_sliding      = std::max(shape.n_kv_sliding, cache.layout(true).n_visible(c.begin, c.end));
             shape.n_kv_full         = std::max(shape.n_kv_full, cache.layout(false).n_visible(c.begin, c.end));
         }
@@ -221,7 +237,10 @@ struct graph_drafter::impl {
     }
 
     // Injects a sequence's staged rows.
-    void flush(int32_t seq) { start_inject(seq, stage.row(seq), contexts[seq].n_staged(), feature_stage::N_STAGED); }
+    void flush(int32_t seq) {
+        const int32_t n = contexts[seq].n_staged();
+        start_inject(seq, stage.row(seq), n, n_rows(n, feature_stage::N_STAGED));
+    }
 
     void set_blocks(draft_graph & g, const std::vector<draft_job> & jobs) {
         const graph_shape &  shape = g.shape();
@@ -425,8 +444,7 @@ std::vector<lattice> graph_drafter::draft(const std::vector<draft_job> & jobs, i
     draft_graph &    g = d.graph(d.round_shape(n_seq, n_draft));
     impl::row_inputs in;
     for (int32_t seq = 0; seq < n_seq; ++seq) {  // of idle ones too, if they fit
-        const int32_t n_staged = d.contexts[seq].n_staged();
-        d.add_rows(in, seq, d.stage.row(seq), n_staged > d.hp().block_size ? 0 : n_staged, d.hp().block_size);
+        d.add_rows(in, seq, d.stage.row(seq), d.n_riding(seq), g.shape().n_rows / n_seq);
     }
     d.set_rows(g, in);
     d.set_blocks(g, jobs);
