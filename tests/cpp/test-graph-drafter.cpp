@@ -209,6 +209,42 @@ TEST(the_portions_of_injection_do_not_matter) {
     }
 }
 
+// ggml keeps Q4_0 in another order for its kernels of several rows.
+TEST(quantized_matrices_draft_what_their_rounded_numbers_draft) {
+    tiny_shape shape  = sliding;
+    shape.n_ff        = 64;
+    shape.rank        = 32;
+    shape.matrix_type = GGML_TYPE_Q4_0;
+    tiny_file quantized(shape), rounded(shape);
+    for (tiny_tensor & t : rounded.tensors) {
+        if (t.type == GGML_TYPE_Q4_0) {
+            const bytes packed = t.data;
+            t.type             = GGML_TYPE_F32;
+            t.data.resize((size_t) (t.ne[0] * t.ne[1]) * sizeof(float));
+            ggml_get_type_traits(GGML_TYPE_Q4_0)->to_float(packed.data(), (float *) t.data.data(), t.ne[0] * t.ne[1]);
+        }
+    }
+    graph_drafter a = make_drafter(std::make_shared<draft_model>(temp_file(quantized.content()).path()));
+    graph_drafter b = make_drafter(std::make_shared<draft_model>(temp_file(rounded.content()).path()));
+    int32_t       n = 0;
+    for (const int32_t n_rows : {70, 1, 4, 5, 6, 17}) {
+        for (int32_t n_draft = 1; n_draft < BLOCK; ++n_draft) {
+            for (drafter * d : {(drafter *) &a, (drafter *) &b}) {
+                inject(*d, 0, 1, n, n_rows);
+                draft(*d, 0, n + n_rows, n_draft);
+            }
+            n += n_rows;
+            const std::vector<float> x = a.last_hidden(0), y = b.last_hidden(0);
+            double                   error = 0.0, sum = 0.0;
+            for (size_t i = 0; i < x.size(); ++i) {
+                error += (x[i] - y[i]) * (x[i] - y[i]);
+                sum += y[i] * y[i];
+            }
+            CHECK_NEAR(std::sqrt(error / sum), 0.0, 0.1);  // ggml rounds activations to 8 bits
+        }
+    }
+}
+
 // Positions of a context are needed while some layer's window reaches them, and sliding layers hold the last
 // window - 1 + SLACK of what was injected.
 static bool whole(const tiny_shape & s, int32_t n_ctx, int32_t begin, int32_t high, int32_t n_keep) {
