@@ -16,6 +16,7 @@ import smollm2
 from dflash2.cli.report import report
 
 N_MAX = 7  # drafted tokens of a whole block
+OUTTYPE = "q4_0"  # its kernels for several rows are the fastest on a CPU
 HEAD_ROWS = 8192  # most frequent tokens: a third of the cost of a draft on a CPU
 PROMPT = "What are the steps to change a flat tyre on a car?"
 
@@ -52,7 +53,7 @@ def commands(target: Path, draft: Path, prompt: str) -> str:
     paths |= {str(smollm2.CONVERT): os.path.relpath(smollm2.CONVERT, here)}
     paths |= {sys.executable: os.path.relpath(sys.executable, here)}
     convert = [
-        paths.get(word, word) for word in smollm2.convert_command("q4_k_m", target, HEAD_ROWS)
+        paths.get(word, word) for word in smollm2.convert_command(OUTTYPE, target, HEAD_ROWS)
     ]
     program = os.path.relpath(Path(sys.executable).parent / "dflash2", here)
     models = ["-m", paths[str(target)], "-md", paths[str(draft)]]
@@ -68,7 +69,7 @@ def main() -> int:
     args = parser.parse_args()
 
     target = smollm2.q4_0_target_path()
-    draft = smollm2.draft_path("q4_k_m", target, HEAD_ROWS)
+    draft = smollm2.draft_path(OUTTYPE, target, HEAD_ROWS)
     for name, file in (("target", target), ("drafter", draft)):
         talk(f"{name:8} {file.name}, {file.stat().st_size / 1e6:.1f} MB")
     talk(f"prompt   {args.prompt}\n")

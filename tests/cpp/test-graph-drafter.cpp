@@ -227,7 +227,7 @@ TEST(quantized_matrices_draft_what_their_rounded_numbers_draft) {
     graph_drafter a = make_drafter(std::make_shared<draft_model>(temp_file(quantized.content()).path()));
     graph_drafter b = make_drafter(std::make_shared<draft_model>(temp_file(rounded.content()).path()));
     int32_t       n = 0;
-    for (const int32_t n_rows : {70, 1, 4, 5, 6, 17}) {
+    for (const int32_t n_rows : {65, 1, 4, 5, 6, 17}) {
         for (int32_t n_draft = 1; n_draft < BLOCK; ++n_draft) {
             for (drafter * d : {(drafter *) &a, (drafter *) &b}) {
                 inject(*d, 0, 1, n, n_rows);
