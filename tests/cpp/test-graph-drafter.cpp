@@ -240,7 +240,7 @@ TEST(quantized_matrices_draft_what_their_rounded_numbers_draft) {
                 error += (x[i] - y[i]) * (x[i] - y[i]);
                 sum += y[i] * y[i];
             }
-            CHECK_NEAR(std::sqrt(error / sum), 0.0, 0.1);  // ggml rounds activations to 8 bits
+            CHECK_NEAR(std::sqrt(error / sum), 0.0, 0.3);  // ggml rounds activations to 8 bits; chance gives 1.4
         }
     }
 }
