@@ -1,23 +1,29 @@
-"""A round modelled in Python on the target's real laws: right as it is, caught with each fault.
+"""Faults that break the law are caught.
 
-Faults cannot be planted in the engine from outside; the walk and the verification are its own.
+On the real engine: drafters that know the draws to come, so that lengths anticipate and streams
+are shared. Its walk and verification are its own, so faults in q and u are planted in a round
+that is modelled in Python on the target's real laws; and in core, by test-losslessness.cpp.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from dflash2 import SamplingParams
 from dflash2._native import core
-from exact_laws import ExactLaws, law_target, p_value
+from exact_laws import PROMPT, ExactLaws, law_target, p_value
 from fake_drafters import Scattered
 
 N = 12_000
+N_ENGINE = 9000
 N_DRAFT = 3
 N_TOKENS = 3
-PARAMS = {"temperature": 1.0, "top_k": 5}
+PARAMS: dict[str, Any] = {"temperature": 1.0, "top_k": 5}
 DRAFT_TEMPERATURE = 0.6
 
 Drafted = tuple[list[int], list[list[tuple[int, float]]]]
@@ -79,11 +85,11 @@ def q_without_temperature(drafted: Drafted) -> Drafted:
     return tokens, flat
 
 
-def anticipating(drafted: Drafted) -> Drafted:
+def anticipating(drafted: Drafted, least: float = 0.3) -> Drafted:
     """Ends before a token that was drawn against the odds."""
     tokens, q = drafted
     n = 0
-    while n < len(tokens) and dict(q[n])[tokens[n]] >= 0.3:
+    while n < len(tokens) and dict(q[n])[tokens[n]] >= least:
         n += 1
     return tokens[:n], q[:n]
 
@@ -154,3 +160,56 @@ FAULTS = {
 def test_a_planted_fault_is_caught(model: Model, fault: str) -> None:
     change, verify = FAULTS[fault]
     assert measure(model, change, verify) < 1e-6
+
+
+class Foresight(Scattered):
+    """Knows what the engine will draw: its seed and streams. `sees` is the stream that decides."""
+
+    sees = "nothing"
+    seed = round = 0
+
+    def lattice(self, anchor: int, position: int, n_draft: int) -> core.Lattice:
+        round, self.round = self.round, self.round + 1
+        if self.sees == "length":
+            return self._anticipating(super().lattice(anchor, position, n_draft), position, round)
+        if self.sees == "nothing":
+            u = core.uniform(self.seed + N, 0, "accept", position + 1)
+        else:
+            of_round = round if self.sees == "draft" else 0
+            u = core.uniform(self.seed, 0, self.sees, position + 1, of_round)
+        return super().lattice(anchor + (u < 0.5), position, n_draft)
+
+    def _anticipating(self, whole: core.Lattice, position: int, round: int) -> core.Lattice:
+        """Ends before the first token that will be drawn against the odds."""
+        drafted = core.walk_sample(whole, PARAMS["temperature"], self.seed, 0, position, round)
+        n = len(anticipating(drafted, 0.12)[0])
+        return core.Lattice(whole.cand[:n], whole.score[:n])
+
+
+def measure_engine(folder: Path, sees: str) -> float:
+    path = str(law_target(folder / "target.gguf"))
+    target = core.Target(path, n_ctx=64, n_threads=1)
+    drafter = Foresight(target, N_DRAFT)
+    drafter.sees = sees
+    engine = core.Engine(target, drafter, n_draft_max=N_DRAFT)
+    params = SamplingParams(max_tokens=N_TOKENS + 1, **PARAMS)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(N_ENGINE):
+        drafter.seed, drafter.round = seed, 0
+        engine.submit(params.to_request(PROMPT, seed, -1))
+        tokens: list[int] = []
+        while not engine.idle:
+            tokens += [token.id for progress in engine.step() for token in progress.tokens]
+        counts[tuple(tokens[:N_TOKENS])] += 1
+    assert engine.total_stats.n_accepted > N_ENGINE / 20
+    alone = core.Target(path, n_ctx=64, n_threads=1)
+    return p_value(counts, ExactLaws(alone, PARAMS).continuations(N_TOKENS))
+
+
+def test_the_engine_is_lossless_with_a_drafter_that_draws_for_itself(tmp_path: Path) -> None:
+    assert measure_engine(tmp_path, "nothing") > 1e-4
+
+
+@pytest.mark.parametrize("sees", ["length", "draft", "accept", "residual"])
+def test_a_drafter_with_foresight_is_caught_on_the_engine(tmp_path: Path, sees: str) -> None:
+    assert measure_engine(tmp_path, sees) < 1e-6
