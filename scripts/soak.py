@@ -2,7 +2,7 @@
 
     python scripts/soak.py [--requests 2000] [--seed 0] [--target llama|hybrid|markov]
     python scripts/soak.py --laws 200000      continuations per sampler chain against the exact law
-    python scripts/soak.py --long             cost of a draft at 1k and at 30k positions
+    python scripts/soak.py --long             cost of a draft at 1k, 8k, 16k and 32k positions
 
 Exits with 1 when something is wrong.
 """
@@ -264,11 +264,12 @@ def check_long_context(n_ctx: int = 32768, *, say: Callable[[str], None]) -> lis
             drafter = core.GraphDrafter(model, target)
             sizes[size] = drafter.cache_bytes
         engine = core.Engine(target, drafter, n_draft_max=7)
-        near, far = (draft_ms(engine, at) for at in (1000, n_ctx - 2768))
+        at = [n for n in (1000, 8000, 16000, 32000) if n < n_ctx]
+        times = {n: draft_ms(engine, n) for n in at}
     if len(set(sizes.values())) > 1:
         faults.append(f"the draft cache depends on the context: {sizes}")
     say(f"draft cache {sizes[n_ctx] / 1024:.0f} KiB with n_ctx 1024 and {n_ctx}")
-    say(f"draft {near:.2f} ms per round at 1000, {far:.2f} ms at {n_ctx - 2768}")
+    say("draft, ms per round: " + ", ".join(f"{ms:.2f} at {n}" for n, ms in times.items()))
     return faults
 
 

@@ -18,9 +18,9 @@ using namespace dflash2;
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-static constexpr int n_generations = 10000;
+static constexpr int n_generations = 10000, n_seed = 4;
 #else
-static constexpr int n_generations = 60000;
+static constexpr int n_generations = 60000, n_seed = 12;
 #endif
 
 // Machines: ms of a pass by rows. See the baseline measurements: a flat one; an H200 with Q4_K, where 9 rows cost less
@@ -87,9 +87,8 @@ struct outcome {
 
 static outcome simulate(const sim::machine & m, const sim::text & t, int64_t n_tokens = 0) {
     outcome      o;
-    const double plain  = sim::run(on(m, t, 1, 1000, 2 * n_tokens), sim::fixed(m, 0)).from_round(0).rate();
-    double       best   = plain;
-    const int    n_seed = 4;
+    const double plain = sim::run(on(m, t, 1, 1000, 2 * n_tokens), sim::fixed(m, 0)).from_round(0).rate();
+    double       best  = plain;
     for (int32_t n = 1; n <= sim::n_max; ++n) {
         best = std::max(best, sim::run(on(m, t, 1, 3000, 2 * n_tokens), sim::fixed(m, n)).from_round(0).rate());
     }
@@ -123,14 +122,19 @@ static std::string describe(const outcome & o, size_t machine, size_t text) {
 TEST(it_comes_near_the_best_fixed_length_and_is_never_slower_than_plain_decoding) {
     const std::vector<sim::text> texts = {even(0.9), even(0.6),           even(0.2),           {trained},
                                           {fading},  informed(even(0.9)), informed(even(0.2)), informed({trained})};
+    double                       close = 0.0, n_close = 0.0;
     for (size_t m = 0; m < machines.size(); ++m) {
         for (size_t t = 0; t < texts.size(); ++t) {
             const outcome o = simulate(*machines[m], texts[t]);
-            CHECK_OUTCOME(o.late > (close_race(o) ? 0.92 : 0.98), o, m, t);
+            CHECK_OUTCOME(o.late > (close_race(o) ? 0.955 : 0.98), o, m, t);
             CHECK_OUTCOME(o.plain > 0.98, o, m, t);
             CHECK_OUTCOME(o.worst > 0.97, o, m, t);
+            close += close_race(o) ? o.late : 0.0;
+            n_close += close_race(o);
         }
     }
+    CHECK(n_close > 10);
+    CHECK(close / n_close > 0.98);
 }
 
 TEST(it_beats_every_fixed_length_when_the_text_changes) {

@@ -11,7 +11,7 @@ static constexpr double  accident      = 0.08;  // log; what it counts as
 static constexpr int32_t n_far_change  = 6;     // accidents in a row that are a change
 static constexpr double  level_gain    = 0.05;
 static constexpr double  cell_gain     = 1.0 / 32;  // least
-static constexpr double  sd_one_sample = 0.4;       // log
+static constexpr double  sd_one_sample = 0.25;      // log
 static constexpr double  sd_untried    = 0.3;
 static constexpr double  lone_most     = 1.2;
 static constexpr double  concave       = 0.75;  // slope beyond what is known, relative to that before
@@ -67,7 +67,7 @@ double cost_table::learn(int32_t count, double ms, int64_t now) {
         c.first[c.n] = x;
         c.n += 1;
         std::sort(c.first, c.first + c.n);
-        c.log_ms = c.first[(c.n - 1) / 2];  // the lower median: accidents only slow down
+        c.log_ms = c.first[(c.n - 1) / 3];  // a low one: accidents only slow down
         return 0.0;
     }
     if (!far) {

@@ -21,11 +21,12 @@ static constexpr int32_t n_first_plain = 5;      // plain rounds before anything
 static constexpr double  gain_start    = 1.01;   // over plain decoding, to begin drafting
 static constexpr double  gain_stay     = 0.99;   // to go on
 static constexpr double  plain_age     = 300.0;  // rounds for which its time is trusted, per gain over it
-static constexpr double  hope_least    = 1.02;   // hoped for over the rate of the best known way, for a probe
+static constexpr double  hope_least    = 1.10;   // hoped for over the rate of the best known way, for a probe
 static constexpr double  purse_most    = 4.0;    // in plain rounds
 static constexpr double  profit_most   = 32.0;   // in plain rounds
 static constexpr size_t  n_drafts      = 24;     // recent ones that a width is judged by
 static constexpr int64_t draft_age     = 64;     // rounds, beyond which only two of them count
+static constexpr double  luck_share    = 0.25;   // of what came out in the account of drafting; the rest is expected
 static constexpr double  z_prior       = 1.5;    // log odds of a confidence, until some have been seen
 static constexpr double  z_gain        = 1.0 / 32;
 
@@ -256,7 +257,8 @@ struct length_controller::impl {
         if (probing) {
             purse -= std::max(ms - tokens / price, 0.0) + late;
         } else {
-            profit += tokens * plain_ms - ms;
+            // What came out is noisy, what is expected may be wrong.
+            profit += (tokens + luck_share * (1.0 + r.n_accept - tokens)) * plain_ms - ms;
             purse += std::min(profit, 0.0);
             profit = std::clamp(profit, 0.0, profit_most * plain_ms);
         }
