@@ -79,7 +79,7 @@ def test_adaptive_lengths_keep_the_targets_law(path: Path, chain: str, n_seq: in
     random = np.random.default_rng(3)
 
     def pass_ms(rows: int) -> float:
-        slope = (0.02, 0.2)[len(machine.rows) // 50 % 2]
+        slope = (0.01, 0.1)[len(machine.rows) // 100 % 2]
         return (1 + slope * rows) * random.lognormal(sigma=0.2)
 
     machine = FakeMachine(target, drafter, pass_ms, lambda width: 0.02)
