@@ -237,6 +237,8 @@ def main() -> int:
     parser.add_argument("--gpu-layers", type=int, default=0, help="-1: all (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args()
+    if args.what == "types" and args.n_max != 7:
+        parser.error("--n-max: torch drafts whole blocks; types needs 7")
     args.target = args.target or smollm2.target_path()
     held_out = [prompt for _, prompt in held_out_prompts()]
     if not 2 <= args.prompts <= len(held_out):

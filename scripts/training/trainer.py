@@ -157,8 +157,9 @@ class Trainer:
 
 
 def label_weights(overlap: torch.Tensor, valid: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-    """Weights (.., k) of labels that sum to 1. overlap (.., k): the chance that a draft is kept; a
-    position counts only as far as the drafts before it are, which is what accept lengths reward."""
+    """Weights (.., k) of labels that sum to 1. overlap (.., k) stands for the chance that a draft
+    is kept (it is that chance for text of temperature 1); a position counts only as far as the
+    drafts before it are, which is what accept lengths reward."""
     depth = torch.arange(overlap.shape[-1], device=overlap.device)
     kept = F.pad(overlap[..., :-1], (1, 0), value=1.0).cumprod(-1)
     weights = torch.exp(-depth / recipe.decay) * (1 - recipe.reach + recipe.reach * kept) * valid

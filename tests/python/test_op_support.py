@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dflash2
 import make_shapes
 import op_support
 import pytest
@@ -67,9 +68,12 @@ def test_reduced_head(tmp_path: Path) -> None:
 def test_every_file_type(
     outtype: str, shaped_target: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    if pytestconfig.getoption("--device") and outtype.startswith("iq4"):
-        pytest.skip("CUDA reads rows of iq4_nl by 256; those of the selector have 32 here")
     draft = make_shapes.make_drafter(tmp_path / "draft.gguf", shaped_target, outtype)
+    device = pytestconfig.getoption("--device") or ""
+    if device.startswith("CUDA") and outtype.startswith("iq4"):  # the selector's rows have 32
+        with pytest.raises(dflash2.IncompatibleModelsError, match="cannot run GET_ROWS on iq4_nl"):
+            emitted(shaped_target, draft)
+        return
     assert list(op_support.missing(emitted(shaped_target, draft))) == []
 
 

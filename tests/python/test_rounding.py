@@ -1,4 +1,4 @@
-"""How much the width of a pass changes is measured, and texts that part inside it are no fault."""
+"""How much the width of a pass changes is measured; texts that part inside it decide nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dflash2._native import core
 from dflash2.doctor.lossless import Divergence, Losslessness
-from dflash2.doctor.rounding import NEAR_TIE, SIGMAS, measure_rounding
+from dflash2.doctor.rounding import NEAR_TIE, SIGMAS, Rounding, measure_rounding
 
 
 class TwoTokens:
@@ -36,12 +36,12 @@ def test_changes_of_the_gap_are_counted() -> None:
     assert found.noise == pytest.approx(np.sqrt((0 + 1 + 4 + 9) / 4))
     assert found.largest == 3.0
     assert found.other_best == 2  # where the second is higher by more than 1
-    assert found.near_tie == SIGMAS * found.noise
+    assert found.reach == SIGMAS * found.noise
 
 
 def test_nothing_read_is_no_noise() -> None:
     found = measure_rounding(TwoTokens(), [])  # type: ignore[arg-type]
-    assert (found.positions, found.noise, found.near_tie) == (0, 0.0, NEAR_TIE)
+    assert (found.positions, found.noise, found.reach) == (0, 0.0, 0.0)
 
 
 @pytest.mark.rounding
@@ -52,7 +52,19 @@ def test_the_cpu_rounds_all_widths_alike(pair: tuple[Path, Path]) -> None:
     assert found.noise < NEAR_TIE / SIGMAS
 
 
-@pytest.mark.parametrize(("near_tie", "stages"), [(0.05, ["lossless"]), (1.2, [])])
-def test_a_gap_inside_the_noise_is_a_near_tie(near_tie: float, stages: list[str]) -> None:
-    found = Losslessness(100, 3.0, [Divergence(0, 7, 0.9)], near_tie)
-    assert [finding.stage for finding in found.judge()] == stages
+@pytest.mark.parametrize(
+    ("gap", "noise", "severities"),
+    [
+        (0.04, None, []),
+        (0.9, None, ["fault"]),
+        (0.9, 0.0, ["fault"]),
+        (0.9, 0.2, ["fault"]),  # 4.5 times
+        (0.9, 0.4, ["note"]),
+    ],
+)
+def test_a_gap_inside_the_noise_decides_nothing(
+    gap: float, noise: float | None, severities: list[str]
+) -> None:
+    rounding = None if noise is None else Rounding(100, noise, 2 * noise, 1)
+    found = Losslessness(100, 3.0, [Divergence(0, 7, gap)], rounding)
+    assert [finding.severity for finding in found.judge()] == severities

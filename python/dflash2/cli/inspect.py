@@ -102,7 +102,7 @@ def pair_problems(draft: GgufInfo, target: GgufInfo) -> list[str]:
         return [f"{draft.path} is no drafter: {draft.kind}"]
     try:
         if draft.family == "DFlash 2":
-            core.DraftModel(os.fsencode(draft.path))
+            core.DraftModel(os.fsencode(draft.path), plan_only=True)
     except ModelFormatError as e:
         return [str(e)]
     if reason := load_error(draft.path):

@@ -8,6 +8,7 @@ from typing import Any
 from dflash2.doctor.bands import BANDS, of
 from dflash2.doctor.examination import Examination
 from dflash2.doctor.finding import Finding
+from dflash2.doctor.rounding import NEAR_TIE
 
 N_SHOWN = 8  # variants
 
@@ -147,7 +148,7 @@ def _lossless_lines(e: Examination) -> list[str]:
         return [f"{head}: identical"]
     return [head] + [
         f"  text {d.passage} parts at token {d.token}, logit gap {d.gap:.4f}"
-        f"{' (a near-tie)' if d.gap <= found.near_tie else ''}"
+        f"{' (a near-tie)' if d.gap <= NEAR_TIE else ''}"
         for d in found.divergences
     ]
 
