@@ -455,7 +455,9 @@ std::vector<memory_use> target::memory() const {
         add_use(uses, {"target K/V", device, bytes.context});
         add_use(uses, {"target compute", device, bytes.compute});
     }
-    const size_t logits = (size_t) MAX_DRAFT_ROWS * n_seq() * n_vocab() * sizeof(float);
+    // Where rows are cut on the device, libllama also keeps n_vocab sampled values, probabilities and ids of each.
+    const size_t kept   = head_device() == "CPU" ? 1 : 4;
+    const size_t logits = kept * MAX_DRAFT_ROWS * n_seq() * n_vocab() * sizeof(float);
     const size_t hidden = impl_->taps.size() * n_batch() * n_embd() * sizeof(float);
     add_use(uses, {"target rows", "CPU", logits + hidden});
     if (impl_->plan_only) {
