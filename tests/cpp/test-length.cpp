@@ -18,9 +18,11 @@ using namespace dflash2;
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-static constexpr int n_generations = 10000, n_seed = 4;
+static constexpr int    n_generations = 10000, n_seed = 4;
+static constexpr double close_races = 0.94;  // of the best fixed length; fewer seeds, wider
 #else
-static constexpr int n_generations = 60000, n_seed = 12;
+static constexpr int    n_generations = 60000, n_seed = 12;
+static constexpr double close_races = 0.955;
 #endif
 
 // Machines: ms of a pass by rows. See the baseline measurements: a flat one; an H200 with Q4_K, where 9 rows cost less
@@ -126,7 +128,7 @@ TEST(it_comes_near_the_best_fixed_length_and_is_never_slower_than_plain_decoding
     for (size_t m = 0; m < machines.size(); ++m) {
         for (size_t t = 0; t < texts.size(); ++t) {
             const outcome o = simulate(*machines[m], texts[t]);
-            CHECK_OUTCOME(o.late > (close_race(o) ? 0.955 : 0.98), o, m, t);
+            CHECK_OUTCOME(o.late > (close_race(o) ? close_races : 0.98), o, m, t);
             CHECK_OUTCOME(o.plain > 0.98, o, m, t);
             CHECK_OUTCOME(o.worst > 0.97, o, m, t);
             close += close_race(o) ? o.late : 0.0;
