@@ -82,7 +82,7 @@ TEST(packed_matrices_multiply_as_plain_ones) {
     for (const int64_t n_rows : {1, 2, 4, 5, 8}) {
         const std::vector<float> a = product(best, n_rows, best != plain), b = product(plain, n_rows, false);
         for (size_t i = 0; i < a.size(); ++i) {
-            CHECK_NEAR(a[i], b[i], 1e-4);  // both round rows to 8 bits; sums come in another order
+            CHECK_NEAR(a[i], b[i], 0.02);  // of about 20: both round rows to 8 bits, some with scales in F16
         }
     }
 }
