@@ -283,12 +283,13 @@ def test_a_kill_half_way_leaves_nothing_under_the_final_name(
 ) -> None:
     # stops the writer after a few tensors, then never goes on
     script = (
-        "import sys, time, gguf_emit, drafter_convert\n"
-        "encode, calls = gguf_emit.encode, []\n"
+        "import itertools, sys, time, gguf_emit, drafter_convert\n"
+        "encode, calls = gguf_emit.encode, itertools.count()\n"
         "def stop(*args):\n"
-        "    calls.append(1)\n"
-        "    if len(calls) > 5:\n"
+        "    call = next(calls)\n"  # of several threads
+        "    if call == 5:\n"
         "        print('half-way', flush=True)\n"
+        "    if call >= 5:\n"
         "        time.sleep(60)\n"
         "    return encode(*args)\n"
         "gguf_emit.encode = stop\n"
