@@ -34,13 +34,22 @@ from training.writer import Writer, make_scripts
 N_POOL = 30_000  # prompts
 N_VALIDATION = 192  # of them, not trained on: the selector's scale is chosen there
 TEMPERATURES = (0.0, 0.7, 1.0)
+SIZES: dict[str, tuple[int | None, str]] = {  # of the drafter: default and help
+    "layers": (4, "(default: {})"),
+    "ffn": (None, "feed-forward width (default: the target's)"),
+    "taps": (5, "tapped layers (default: {})"),
+    "block_size": (8, "(default: {})"),
+    "conv_group": (32, "(default: {})"),
+    "rank": (32, "selector (default: {})"),
+    "top_k": (16, "candidates (default: {})"),
+    "mask_token": (None, f"(default: the first of {', '.join(MASK_TOKENS)})"),
+}
 
 
 def add_commands(commands: Any) -> None:
     train = _command(commands, "train", _train, "train a drafter")
     train.add_argument("out", type=Path, help="folder of the run and of the checkpoint")
-    sizes = _add_sizes(train)
-    train.set_defaults(sizes=sizes)
+    _add_sizes(train)
     train.add_argument(
         "--init-from", type=Path, help="checkpoint to go on from, with its sizes (default: TARGET)"
     )
@@ -87,8 +96,7 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=640, help="of a row (default: %(default)s)")
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Returns the options of the drafter's sizes."""
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float, help="of writing and training together")
     budget.add_argument("--steps", type=int)
@@ -96,17 +104,15 @@ def _add_sizes(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     parser.add_argument("--batch", type=int, default=32, help="rows a step (default: %(default)s)")
     parser.add_argument("--passes", type=int, default=6, help="over a wave (default: %(default)s)")
     sizes = parser.add_argument_group("drafter")
-    add = sizes.add_argument
-    return [
-        add("--layers", type=int, default=4, help="(default: %(default)s)"),
-        add("--ffn", type=int, help="feed-forward width (default: the target's)"),
-        add("--taps", type=int, default=5, help="tapped layers (default: %(default)s)"),
-        add("--block-size", type=int, default=8, help="(default: %(default)s)"),
-        add("--conv-group", type=int, default=32, help="(default: %(default)s)"),
-        add("--rank", type=int, default=32, help="selector (default: %(default)s)"),
-        add("--top-k", type=int, default=16, help="candidates (default: %(default)s)"),
-        add("--mask-token", help=f"(default: the first of {', '.join(MASK_TOKENS)})"),
-    ]
+    for name, (default, text) in SIZES.items():
+        kind = str if name == "mask_token" else int
+        sizes.add_argument(_flag(name), type=kind, help=text.format(default))
+
+
+def _use_default_sizes(args: argparse.Namespace) -> None:
+    for name, (default, _) in SIZES.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
 
 
 class _Setup:
@@ -143,6 +149,7 @@ def _train(args: argparse.Namespace) -> None:
     if args.init_from:
         drafter = _kept(args, setup.weights)
     else:
+        _use_default_sizes(args)
         drafter = Drafter(drafter_config(setup.weights, setup.vocabulary, args))
         start_from_target(drafter, setup.weights)
     recipe = Recipe(**{f: v for f, v in vars(args).items() if f in Recipe.__dataclass_fields__})
@@ -163,7 +170,7 @@ def _train(args: argparse.Namespace) -> None:
 
 def _kept(args: argparse.Namespace, weights: TargetWeights) -> Drafter:
     """The drafter of --init-from."""
-    given = [a.option_strings[0] for a in args.sizes if getattr(args, a.dest) != a.default]
+    given = [_flag(name) for name in SIZES if getattr(args, name) is not None]
     if given:
         raise TrainingError(
             f"{', '.join(given)}: --init-from keeps the checkpoint's sizes; drop it"
@@ -201,6 +208,7 @@ def _run(setup: _Setup, drafter: Drafter, recipe: Recipe) -> tuple[torch.Tensor,
 
 
 def _ablate(args: argparse.Namespace) -> None:
+    _use_default_sizes(args)
     setup = _Setup(args)
     config = drafter_config(setup.weights, setup.vocabulary, args)
     with _memory_errors():

@@ -107,7 +107,7 @@ def test_starts_from_a_checkpoint(
     configs = [(run / "config.json").read_text() for run in (trained, tmp_path / "run")]
     assert configs[0] == configs[1]
     capsys.readouterr()
-    assert command(*start, *sizes, "--rank", 16, "--layers", 2) == 1
+    assert command(*start, *sizes, "--rank", 32, "--layers", 2) == 1
     assert "--layers, --rank: --init-from keeps the checkpoint's sizes" in capsys.readouterr().err
     assert command(*start, *sizes, "--length", 8, "--n-anchor", 4) == 1
     assert "--length: expected more than the block size 8" in capsys.readouterr().err
