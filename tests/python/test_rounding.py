@@ -1,15 +1,16 @@
-"""How much the width of a pass changes is measured; texts that part inside it decide nothing."""
+"""Texts that part are read again: rounding of the target is told from a fault of drafting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import dflash2
 import numpy as np
 import pytest
 from dflash2._native import core
 from dflash2.doctor.lossless import Divergence, Losslessness
-from dflash2.doctor.rounding import NEAR_TIE, SIGMAS, Rounding, measure_rounding
+from dflash2.doctor.rounding import NEAR_TIE, Reading, Rounding, measure_rounding
 
 
 class TwoTokens:
@@ -30,41 +31,58 @@ class TwoTokens:
         return np.array([1.0, row if self.wide else 0.0], np.float32)
 
 
-def test_changes_of_the_gap_are_counted() -> None:
-    found = measure_rounding(TwoTokens(), [([7] * 5, [7] * 4)])  # type: ignore[arg-type]
-    assert found.positions == 4
-    assert found.noise == pytest.approx(np.sqrt((0 + 1 + 4 + 9) / 4))
-    assert found.largest == 3.0
-    assert found.other_best == 2  # where the second is higher by more than 1
-    assert found.reach == SIGMAS * found.noise
+def test_each_text_is_read_as_wide_as_it_was_written() -> None:
+    texts = [([0] * 5, [0] * 4)]
+    found = measure_rounding(TwoTokens(), texts, texts)  # type: ignore[arg-type]
+    assert found.plain == Reading(4, 0, 0.0)
+    assert found.drafted == Reading(4, 2, 2.0)  # below the second token in rows 2 and 3
 
 
-def test_nothing_read_is_no_noise() -> None:
-    found = measure_rounding(TwoTokens(), [])  # type: ignore[arg-type]
-    assert (found.positions, found.noise, found.reach) == (0, 0.0, 0.0)
+def test_tokens_are_judged_by_their_own_logits() -> None:
+    texts = [([0] * 5, [0, 1, 0])]
+    found = measure_rounding(TwoTokens(), texts, [])  # type: ignore[arg-type]
+    assert found.plain == Reading(3, 1, 1.0)
+    assert found.drafted == Reading(0, 0, 0.0)
 
 
 @pytest.mark.rounding
-def test_the_cpu_rounds_all_widths_alike(pair: tuple[Path, Path]) -> None:
+def test_a_target_that_rounds_alike_agrees_with_its_own_text(pair: tuple[Path, Path]) -> None:
+    prompt = [6, 7, 8]
+    with dflash2.load(*pair, n_ctx=128, n_threads=1) as engine:
+        answer = engine.generate(prompt, dflash2.SamplingParams(max_tokens=30)).tokens
     target = core.Target(str(pair[0]), n_ctx=128, n_threads=1)
-    found = measure_rounding(target, [([6, 7, 8], list(range(20, 50)))])
-    assert found.positions == 30
-    assert found.noise < NEAR_TIE / SIGMAS
+    wrong = [*answer[:10], (answer[10] + 1) % target.n_vocab, *answer[11:]]
+    found = measure_rounding(target, [(prompt, answer)], [(prompt, wrong)])
+    assert found.plain.lower == 0
+    assert found.plain.largest < NEAR_TIE
+    assert found.drafted.lower >= 1
+    assert not found.explains
 
 
 @pytest.mark.parametrize(
-    ("gap", "noise", "severities"),
+    ("plain", "drafted", "explained"),
     [
-        (0.04, None, []),
-        (0.9, None, ["fault"]),
-        (0.9, 0.0, ["fault"]),
-        (0.9, 0.2, ["fault"]),  # 4.5 times
-        (0.9, 0.4, ["note"]),
+        # figures of a Q4_1 target on a GPU
+        (Reading(1144, 59, 1.666), Reading(1140, 55, 1.263), True),
+        (Reading(1144, 0, 0.0), Reading(1140, 0, 0.05), True),
+        (Reading(1144, 0, 0.0), Reading(1140, 1, 0.3), False),  # it never rounds that far
+        (Reading(1144, 59, 1.666), Reading(1140, 55, 5.0), False),  # nor that one
+        (Reading(1144, 59, 1.666), Reading(1140, 110, 1.263), False),  # too often
+        (Reading(1144, 59, 1.666), Reading(286, 14, 1.263), True),
     ],
 )
-def test_a_gap_inside_the_noise_decides_nothing(
-    gap: float, noise: float | None, severities: list[str]
+def test_rounding_explains_what_plain_text_shows_too(
+    plain: Reading, drafted: Reading, explained: bool
 ) -> None:
-    rounding = None if noise is None else Rounding(100, noise, 2 * noise, 1)
+    assert Rounding(plain, drafted).explains is explained
+
+
+@pytest.mark.parametrize(
+    ("gap", "lower", "severities"), [(0.04, 0, []), (0.9, 0, ["fault"]), (0.9, 50, ["note"])]
+)
+def test_only_what_rounding_does_not_explain_is_a_fault(
+    gap: float, lower: int, severities: list[str]
+) -> None:
+    rounding = Rounding(Reading(1000, lower, 1.0 if lower else 0.0), Reading(1000, 50, 1.0))
     found = Losslessness(100, 3.0, [Divergence(0, 7, gap)], rounding)
     assert [finding.severity for finding in found.judge()] == severities
