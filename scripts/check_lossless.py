@@ -6,7 +6,7 @@ If texts part beyond that, the target alone reads both again, plain text in pass
 text in passes of 8: when drafted tokens are as often its best as plain ones it is the target that
 rounds, else drafting has a bug. Exit status 1 for a bug.
 
-    python scripts/check_lossless.py [--target T.gguf --draft D.gguf] [--json]
+    python scripts/check_lossless.py [--target T.gguf --draft D.gguf] [--f16] [--json]
 """
 
 from __future__ import annotations
@@ -105,6 +105,9 @@ def report(result: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, help="target GGUF (default: SmolLM2-135M)")
+    parser.add_argument(
+        "--f16", action="store_true", help="of a copy in F16, which rounds less from pass to pass"
+    )
     parser.add_argument("--draft", type=Path, help="drafter GGUF (default: ours, as --outtype)")
     parser.add_argument("--outtype", default="q4_k_m", help="type of our drafter (default: q4_k_m)")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="default: all")
@@ -115,6 +118,8 @@ def main() -> int:
     args = parser.parse_args()
     target = args.target or smollm2.target_path()
     draft = args.draft or smollm2.draft_path(args.outtype, target)
+    if args.f16:
+        target = smollm2.requantized(target, "F16")
     result = check(target, draft, args)
     if args.json:
         print(json.dumps(result))

@@ -111,9 +111,11 @@ stage_pair() { # the pair that ships with the project: lossless, and accept leng
     use site
     local failed=0
     convert_pair || return
-    "$python" scripts/check_lossless.py --target "$pair" --draft "$pair_draft" --n-gpu-layers -1 \
-        --json > "$out/pair-lossless.json" || failed=1
-    cat "$out/pair-lossless.json"
+    for copy in '' --f16; do
+        "$python" scripts/check_lossless.py --target "$pair" --draft "$pair_draft" \
+            --n-gpu-layers -1 $copy --json > "$out/pair-lossless$copy.json" || failed=1
+        cat "$out/pair-lossless$copy.json"
+    done
     "$python" scripts/compare_acceptance.py devices --target "$pair" --prompts 48 \
         --max-tokens 96 --threads "$((jobs < 12 ? jobs : 12))" --json > "$out/pair-acceptance.json" ||
         failed=1

@@ -16,11 +16,13 @@ CONVERT = ROOT / "convert" / "dflash2_to_gguf.py"
 
 # In a process of its own, since libllama reports on stderr.
 REQUANTIZE = """
-import sys, llama_cpp
+import sys
+from dflash2._native import llama_cpp
+source, file, ftype = sys.argv[1:]
 params = llama_cpp.llama_model_quantize_default_params()
-params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0
+params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{ftype}")
 params.allow_requantize = params.pure = True
-sys.exit(llama_cpp.llama_model_quantize(*(a.encode() for a in sys.argv[1:]), params))
+sys.exit(llama_cpp.llama_model_quantize(source.encode(), file.encode(), params))
 """
 
 
@@ -42,8 +44,26 @@ def target_path() -> Path:
     return files[0]
 
 
+def requantized(source: Path, ftype: str) -> Path:
+    """A copy of `source` wholly in one type, such as "F16"; written when it is missing or older.
+
+    Raises:
+        RuntimeError: libllama could not write it.
+    """
+    file = CACHE / f"{source.stem.partition('.')[0]}.{ftype}-pure.gguf"
+    if not file.exists() or file.stat().st_mtime < source.stat().st_mtime:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".part")
+        command = [sys.executable, "-c", REQUANTIZE, str(source), str(partial), ftype]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{file.name}: requantizing {source} failed:\n{done.stderr}")
+        partial.replace(file)
+    return file
+
+
 def q4_0_target_path() -> Path:
-    """The target wholly in Q4_0, requantized from the shipped Q4_1 file when it is missing.
+    """The target wholly in Q4_0.
 
     On an x86 CPU ggml has kernels for several rows of Q4_0 and none for Q4_1. The head is a fifth
     of this model: left in Q8_0, as the shipped file has it, a pass over 4 rows takes a
@@ -51,19 +71,9 @@ def q4_0_target_path() -> Path:
 
     Raises:
         FileNotFoundError: as for `target_path`.
-        RuntimeError: libllama could not write it.
+        RuntimeError: as for `requantized`.
     """
-    source = target_path()
-    file = CACHE / source.name.replace("Q4_1", "Q4_0-pure")
-    if not file.exists() or file.stat().st_mtime < source.stat().st_mtime:
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".part")
-        command = [sys.executable, "-c", REQUANTIZE, str(source), str(partial)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{file.name}: requantizing {source} failed:\n{done.stderr}")
-        partial.replace(file)
-    return file
+    return requantized(target_path(), "Q4_0")
 
 
 def convert_command(outtype: str, target: Path, head_rows: int | None = None) -> list[str]:
