@@ -5,6 +5,7 @@
 #include "bindings.h"
 #include "ggml-backend.h"
 #include "ggml_dflash2/error.h"
+#include "ggml_dflash2/graph-drafter.h"
 #include "ggml_dflash2/target.h"
 
 namespace dflash2 {

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "draft/schema.h"
-#include "ggml_dflash2/drafter.h"
+#include "ggml_dflash2/graph-drafter.h"
 #include "testing.h"
 #include "tiny-drafter.h"
 

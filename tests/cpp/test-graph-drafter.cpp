@@ -12,7 +12,7 @@ extern "C" size_t __sanitizer_get_current_allocated_bytes();
 #include <malloc.h>
 #endif
 
-#include "ggml_dflash2/drafter.h"
+#include "ggml_dflash2/graph-drafter.h"
 #include "testing.h"
 #include "tiny-drafter.h"
 

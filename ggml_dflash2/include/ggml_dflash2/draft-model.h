@@ -58,6 +58,12 @@ struct draft_pairing {
     uint64_t    vocab_hash     = 0;
 };
 
+// Embedding and head of the target, used where the drafter file has none. Not owned; must outlive the drafter.
+struct shared_tensors {
+    ggml_tensor * tok_embd = nullptr;  // [n_embd, n_vocab]
+    ggml_tensor * output   = nullptr;  // [n_embd, n_vocab]
+};
+
 class draft_model {
   public:
     // device: a ggml backend device name as llama.cpp's --list-devices prints ("CPU", "CUDA0"); empty: CPU.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ggml_dflash2/draft-model.h"
 #include "ggml_dflash2/drafter.h"
 #include "ggml_dflash2/memory.h"
 #include "ggml_dflash2/types.h"
@@ -65,8 +66,9 @@ class target {
     int32_t     n_layer() const;
     int32_t     n_threads() const;
     std::string description() const;  // e.g. "llama 135M Q4_1"
-    std::map<std::string, std::string> metadata()
-        const;  // GGUF keys with scalar or string values, as libllama prints them
+
+    // GGUF keys with scalar or string values, as libllama prints them.
+    std::map<std::string, std::string> metadata() const;
 
     // Layer inputs to expose in features(). Throws errc::incompatible when a layer is out of range.
     void set_taps(const std::vector<int32_t> & layers);
@@ -75,6 +77,9 @@ class target {
     // rows, at most max_draft_rows() * n_seq() of them with logits. Throws errc::argument, errc::context_full,
     // errc::decode; the sequences are unchanged then.
     void decode(const std::vector<target_row> & rows);
+
+    // Tokens of one sequence from `position` on. Rows are whole, with logits of all of them or of the last one.
+    void decode(const std::vector<token_id> & tokens, int32_t position, int32_t seq, bool all_logits);
 
     int32_t end(int32_t seq) const;  // positions decoded
     int32_t n_rows() const;          // of the last decode

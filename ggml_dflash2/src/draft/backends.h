@@ -5,7 +5,6 @@
 
 #include "draft/draft-model-impl.h"
 #include "ggml-cpp.h"
-#include "ggml_dflash2/drafter.h"
 
 namespace dflash2 {
 

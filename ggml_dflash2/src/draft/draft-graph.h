@@ -10,7 +10,6 @@
 #include "draft/feature-stage.h"
 #include "draft/input-pack.h"
 #include "draft/node-watch.h"
-#include "ggml_dflash2/drafter.h"
 #include "ggml_dflash2/graph-op.h"
 #include "ggml_dflash2/memory.h"
 

@@ -5,6 +5,7 @@
 #include "draft/tensor-buffer.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
+#include "ggml_dflash2/draft-model.h"
 #include "ggml_dflash2/drafter.h"
 
 namespace dflash2 {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ggml.h"
-#include "ggml_dflash2/drafter.h"
+#include "ggml_dflash2/graph-drafter.h"
 
 namespace dflash2 {
 

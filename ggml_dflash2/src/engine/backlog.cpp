@@ -1,5 +1,7 @@
 #include "engine/backlog.h"
 
+#include <cstddef>
+
 namespace dflash2 {
 
 static constexpr size_t most_bytes = 32u << 20;
