@@ -1,5 +1,7 @@
 #include "draft/buffer-type.h"
 
+#include <cstring>
+
 #include "ggml-cpp.h"
 #include "ggml.h"
 #include "ggml_dflash2/error.h"
@@ -34,10 +36,8 @@ ggml_backend_buffer_type_t matrix_buffer_type(ggml_backend_dev_t device, ggml_ty
     return ggml_backend_dev_buffer_type(device);
 }
 
-bool is_packed(const ggml_tensor * m) {
-    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(m->buffer));
-    return device && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU &&
-           !ggml_backend_buffer_is_host(m->buffer);
+bool is_repacked(const ggml_tensor * m) {
+    return std::strcmp(ggml_backend_buft_name(ggml_backend_buffer_get_type(m->buffer)), "CPU_REPACK") == 0;
 }
 
 }  // namespace dflash2

@@ -56,7 +56,7 @@ struct draft_graph::builder {
     ggml_tensor * pad_rows(ggml_tensor * m, ggml_tensor * x) {
         const int64_t n     = x->ne[1];
         int64_t       n_pad = 0;
-        if (is_packed(m)) {
+        if (is_repacked(m)) {
             n_pad = n % 4 >= 2 ? 4 - n % 4 : 0;  // four rows cost less than two
         } else if (g.shape_.pad && ggml_is_quantized(m->type) && ggml_nelements(m) >= LARGE && n >= FEWEST_PADDED &&
                    n < PADDED_ROWS) {
