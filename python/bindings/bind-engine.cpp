@@ -101,21 +101,9 @@ void bind_target(py::module_ & m) {
             py::arg("token"), py::kw_only(), py::arg("special") = false)
         .def("is_eog", &target::is_eog, py::arg("token"))
         .def("set_taps", &target::set_taps, py::arg("layers"))
-        .def(
-            "decode",
-            [](target & t, const std::vector<token_id> & tokens, int32_t position, int32_t seq, bool all_logits) {
-                if (seq >= 0 && seq < t.n_seq()) {  // decode() refuses others
-                    t.set_row_cut(seq, 0);          // an engine may have cut them; logits() hands out whole rows
-                }
-                std::vector<target_row> rows;
-                for (const token_id id : tokens) {
-                    const bool last = rows.size() + 1 == tokens.size();
-                    rows.push_back({id, seq, position + int32_t(rows.size()), all_logits || last});
-                }
-                const py::gil_scoped_release release;
-                t.decode(rows);
-            },
-            py::arg("tokens"), py::arg("position"), py::kw_only(), py::arg("seq") = 0, py::arg("all_logits") = false)
+        .def("decode", py::overload_cast<const std::vector<token_id> &, int32_t, int32_t, bool>(&target::decode),
+             py::arg("tokens"), py::arg("position"), py::kw_only(), py::arg("seq") = 0, py::arg("all_logits") = false,
+             py::call_guard<py::gil_scoped_release>())
         .def(
             "logits", [](const target & t, int32_t row) { return float_array(t.n_vocab(), t.logits(row)); },
             py::arg("row"))
