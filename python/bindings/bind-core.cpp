@@ -6,11 +6,11 @@
 #include <iterator>
 
 #include "bindings.h"
+#include "core/text.h"
+#include "core/verify.h"
+#include "core/walk.h"
 #include "ggml_dflash2/error.h"
-#include "ggml_dflash2/lattice.h"
 #include "ggml_dflash2/stats.h"
-#include "ggml_dflash2/text.h"
-#include "ggml_dflash2/verify.h"
 
 namespace dflash2 {
 

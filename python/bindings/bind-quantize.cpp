@@ -1,6 +1,6 @@
 #include "bindings.h"
+#include "engine/quantize.h"
 #include "ggml_dflash2/error.h"
-#include "ggml_dflash2/quantize.h"
 
 namespace dflash2 {
 

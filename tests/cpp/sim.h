@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "ggml_dflash2/length.h"
+#include "core/length.h"
 
 namespace sim {
 

@@ -1,4 +1,4 @@
-#include "ggml_dflash2/lattice.h"
+#include "core/walk.h"
 
 #include <algorithm>
 #include <limits>

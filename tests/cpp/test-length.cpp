@@ -1,11 +1,11 @@
 // The length controller on simulated machines and texts, and that it leaves the emitted law alone.
-#include "ggml_dflash2/length.h"
+#include "core/length.h"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 
-#include "ggml_dflash2/verify.h"
+#include "core/verify.h"
 #include "sim.h"
 #include "testing.h"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <random>
 
-#include "ggml_dflash2/verify.h"
+#include "core/verify.h"
 #include "testing.h"
 
 using namespace dflash2;

@@ -1,4 +1,4 @@
-#include "ggml_dflash2/random.h"
+#include "core/random.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "ggml_dflash2/text.h"
+#include "core/text.h"
 
 #include <random>
 

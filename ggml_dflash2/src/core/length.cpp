@@ -1,4 +1,4 @@
-#include "ggml_dflash2/length.h"
+#include "core/length.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ggml_dflash2/verify.h"
+#include "core/verify.h"
 
 namespace dflash2 {
 

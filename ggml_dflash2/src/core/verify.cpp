@@ -1,4 +1,4 @@
-#include "ggml_dflash2/verify.h"
+#include "core/verify.h"
 
 #include <algorithm>
 #include <string>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "ggml_dflash2/verify.h"
+#include "core/verify.h"
 
 namespace dflash2 {
 

@@ -1,4 +1,4 @@
-#include "ggml_dflash2/quantize.h"
+#include "engine/quantize.h"
 
 #include <algorithm>
 #include <atomic>

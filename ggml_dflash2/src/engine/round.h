@@ -5,8 +5,8 @@
 #include <map>
 #include <vector>
 
+#include "core/length.h"
 #include "engine/slot.h"
-#include "ggml_dflash2/length.h"
 
 namespace dflash2 {
 

@@ -5,12 +5,12 @@
 
 #include <optional>
 
+#include "core/text.h"
+#include "core/verify.h"
+#include "core/walk.h"
 #include "engine/forced-acceptance.h"
 #include "engine/sampler.h"
 #include "ggml_dflash2/engine.h"
-#include "ggml_dflash2/lattice.h"
-#include "ggml_dflash2/text.h"
-#include "ggml_dflash2/verify.h"
 
 namespace dflash2 {
 

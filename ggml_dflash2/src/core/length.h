@@ -19,7 +19,7 @@
 #include <memory>
 #include <vector>
 
-#include "ggml_dflash2/lattice.h"
+#include "core/walk.h"
 
 namespace dflash2 {
 

@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "ggml_dflash2/lattice.h"
-#include "ggml_dflash2/random.h"
+#include "core/random.h"
+#include "core/walk.h"
 #include "ggml_dflash2/types.h"
 
 namespace dflash2 {
