@@ -100,7 +100,7 @@ class Timed:
 
 def forcing(engine: dflash2.Engine, rates: list[float]) -> Callable[[], object]:
     """Makes the engine accept at these rates when called."""
-    set_rates = getattr(engine._core, "set_synthetic_acceptance", None)
+    set_rates = getattr(engine._streams.engine, "set_synthetic_acceptance", None)
     if set_rates is None:
         raise dflash2.DFlash2Error(
             "this build cannot force acceptance; build it with -DDFLASH2_BENCH=ON, "
