@@ -5,25 +5,57 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 from dflash2._native import core, drain_log
 from dflash2.engine import Engine
 from dflash2.pairing import DraftFacts, TargetFacts, check_pair
 from dflash2.types import AcceptRule
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 StrPath = str | os.PathLike[str]
+
+
+class ModelOptions(TypedDict, total=False):
+    """Arguments of `load` that are not the engine's."""
+
+    n_ctx: int
+    n_parallel: int
+    n_batch: int
+    n_threads: int | None
+    n_gpu_layers: int
+    draft_device: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    n_ctx: int = 4096
+    n_parallel: int = 1
+    n_batch: int = 512
+    n_threads: int | None = None
+    n_gpu_layers: int = 0
+    draft_device: str | None = None
+
+    def __post_init__(self) -> None:
+        _require("n_ctx", self.n_ctx, 0)
+        _require("n_parallel", self.n_parallel, 1)
+        _require("n_batch", self.n_batch, 1)
+        _require("n_threads", 1 if self.n_threads is None else self.n_threads, 1)
+        _require("n_gpu_layers", self.n_gpu_layers, -1)
 
 
 def load(
     target: StrPath,
     draft: StrPath | None = None,
     *,
-    n_ctx: int = 4096,
-    n_parallel: int = 1,
-    n_batch: int = 512,
-    n_threads: int | None = None,
-    n_gpu_layers: int = 0,
-    draft_device: str | None = None,
+    n_ctx: int = _Options.n_ctx,
+    n_parallel: int = _Options.n_parallel,
+    n_batch: int = _Options.n_batch,
+    n_threads: int | None = _Options.n_threads,
+    n_gpu_layers: int = _Options.n_gpu_layers,
+    draft_device: str | None = _Options.draft_device,
     spec_draft_n_max: int | None = None,
     spec_draft_p_min: float = 0.0,
     draft_temperature: float = 1.0,
@@ -71,70 +103,22 @@ def load(
 
 
 def open_models(
-    target: StrPath,
-    draft: StrPath | None = None,
-    *,
-    n_ctx: int = 4096,
-    n_parallel: int = 1,
-    n_batch: int = 512,
-    n_threads: int | None = None,
-    n_gpu_layers: int = 0,
-    draft_device: str | None = None,
+    target: StrPath, draft: StrPath | None = None, **options: Unpack[ModelOptions]
 ) -> tuple[core.Target, core.GraphDrafter | None]:
     """The checked pair without an engine. Arguments and errors as for `load`."""
-    options = _Options(
-        n_ctx=n_ctx,
-        n_parallel=n_parallel,
-        n_batch=n_batch,
-        n_threads=n_threads,
-        n_gpu_layers=n_gpu_layers,
-        draft_device=draft_device,
-    )
-    core.require_memory(_plan(target, draft, options))
+    checked = _Options(**options)
+    core.require_memory(_plan(target, draft, checked))
     try:
-        return _open(target, draft, options, plan_only=False)
+        return _open(target, draft, checked, plan_only=False)
     finally:
         drain_log()
 
 
 def plan_memory(
-    target: StrPath,
-    draft: StrPath | None = None,
-    *,
-    n_ctx: int = 4096,
-    n_parallel: int = 1,
-    n_batch: int = 512,
-    n_threads: int | None = None,
-    n_gpu_layers: int = 0,
-    draft_device: str | None = None,
+    target: StrPath, draft: StrPath | None = None, **options: Unpack[ModelOptions]
 ) -> list[core.MemoryUse]:
     """What a pair would take, from the headers of its files. Arguments and errors as for `load`."""
-    options = _Options(
-        n_ctx=n_ctx,
-        n_parallel=n_parallel,
-        n_batch=n_batch,
-        n_threads=n_threads,
-        n_gpu_layers=n_gpu_layers,
-        draft_device=draft_device,
-    )
-    return _plan(target, draft, options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    n_ctx: int
-    n_parallel: int
-    n_batch: int
-    n_threads: int | None
-    n_gpu_layers: int
-    draft_device: str | None
-
-    def __post_init__(self) -> None:
-        _require("n_ctx", self.n_ctx, 0)
-        _require("n_parallel", self.n_parallel, 1)
-        _require("n_batch", self.n_batch, 1)
-        _require("n_threads", 1 if self.n_threads is None else self.n_threads, 1)
-        _require("n_gpu_layers", self.n_gpu_layers, -1)
+    return _plan(target, draft, _Options(**options))
 
 
 def _plan(target: StrPath, draft: StrPath | None, options: _Options) -> list[core.MemoryUse]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash2._native import core
+from dflash2.cli.options import add_size_options
 from dflash2.errors import ModelFormatError
 from dflash2.gguf_info import GgufInfo
 from dflash2.load_check import load_error
@@ -27,28 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tensors", action="store_true", help="leave the tensor list out")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     group = parser.add_argument_group("memory plan")
-    group.add_argument(
-        "-c", "--ctx-size", metavar="N", type=int, default=4096, help="(default: 4096)"
-    )
+    add_size_options(group, "default: 4096")
     group.add_argument(
         "-np", "--parallel", metavar="N", type=int, default=1, help="requests at once (default: 1)"
-    )
-    group.add_argument(
-        "-b", "--batch-size", metavar="N", type=int, default=512, help="(default: 512)"
-    )
-    group.add_argument(
-        "-ngl",
-        "--n-gpu-layers",
-        metavar="N",
-        type=int,
-        default=0,
-        help="target layers on the GPU (default: 0; -1: all)",
-    )
-    group.add_argument(
-        "-devd",
-        "--device-draft",
-        metavar="NAME",
-        help="(default: that of the target's output head, else the CPU)",
     )
 
 

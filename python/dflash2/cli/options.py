@@ -29,13 +29,18 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="drafter GGUF (default: none, plain decoding)",
     )
     group.add_argument(
-        "-c", "--ctx-size", metavar="N", type=int, default=4096, help="(default: 4096; 0: model's)"
+        "-t", "--threads", metavar="N", type=int, help="(default: half of the logical cores)"
+    )
+    add_size_options(group, "default: 4096; 0: model's")
+
+
+def add_size_options(group: argparse._ArgumentGroup, ctx_size: str) -> None:
+    """How large models are and where they lie; ctx_size: what its help says."""
+    group.add_argument(
+        "-c", "--ctx-size", metavar="N", type=int, default=4096, help=f"({ctx_size})"
     )
     group.add_argument(
         "-b", "--batch-size", metavar="N", type=int, default=512, help="(default: 512)"
-    )
-    group.add_argument(
-        "-t", "--threads", metavar="N", type=int, help="(default: half of the logical cores)"
     )
     group.add_argument(
         "-ngl",
@@ -49,7 +54,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "-devd",
         "--device-draft",
         metavar="NAME",
-        help="device of the drafter (default: the first GPU with -ngl, else the CPU)",
+        help="device of the drafter (default: that of the target's output head)",
     )
 
 
