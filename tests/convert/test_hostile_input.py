@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tiny_drafter
 from convert_error import ConvertError
+from converted import ROW
 from drafter_convert import convert
 from hf_config import parse_config
 from hf_target import read_hf_target
@@ -22,7 +23,6 @@ from spm_vocab import read_spm
 from target_info import read_gguf_target
 from tensor_source import n_rows
 from test_hf_target import SPM, write_bpe
-from test_layouts import ROW
 from tiny_drafter import torch_file
 from torch_pickle import load_mask_embedding
 
