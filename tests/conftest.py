@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 from typing import Any
 
@@ -23,19 +24,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "rounding: holds where batches of any width are rounded alike, as on the CPU"
     )
+    config.addinivalue_line("markers", "xllamacpp: runs upstream's server of that package")
     device = config.getoption("--device")
     if device is not None:
         place_models(device)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    device = config.getoption("--device")
-    if device is None:
-        return
-    reason = f"{device} rounds batches of different width by different kernels"
+    skipped = {}  # markers and reasons
+    if importlib.util.find_spec("xllamacpp") is None:
+        skipped["xllamacpp"] = "needs xllamacpp"
+    if device := config.getoption("--device"):
+        skipped["rounding"] = f"{device} rounds batches of different width by different kernels"
     for item in items:
-        if item.get_closest_marker("rounding"):
-            item.add_marker(pytest.mark.skip(reason=reason))
+        for name, reason in skipped.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def place_models(name: str) -> None:

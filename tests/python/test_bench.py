@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 from pathlib import Path
@@ -18,9 +17,6 @@ from dflash2.upstream.command import XLLAMACPP, find_server, server_flags
 from dflash2.upstream.process import ServerProcess
 
 Pair = tuple[Path, Path]
-needs_xllamacpp = pytest.mark.skipif(
-    importlib.util.find_spec("xllamacpp") is None, reason="needs xllamacpp"
-)
 Capture = pytest.CaptureFixture[str]
 
 LIMITS = ("-c", "256", "-t", "1", "-n", "8")
@@ -85,7 +81,7 @@ def bench(pair: Pair, tmp_path: Path, *args: str) -> int:
     return main(["bench", *models, *LIMITS, *args])
 
 
-@needs_xllamacpp
+@pytest.mark.xllamacpp
 def test_all_engines_are_measured_in_one_run(pair: Pair, tmp_path: Path, capsys: Capture) -> None:
     more = ("-r", "2", "--spec-draft-n-max", "auto,3", "--server", "xllamacpp", "--ignore-eos")
     assert bench(pair, tmp_path, *more, "-o", "json") == 0
@@ -119,7 +115,7 @@ def test_prompts_are_filled_to_a_length(pair: Pair, tmp_path: Path, capsys: Capt
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] == 200
 
 
-@needs_xllamacpp
+@pytest.mark.xllamacpp
 def test_server_takes_the_same_law(pair: Pair) -> None:
     """Greedy text of the real server equals ours: same prompt ids, nothing of its defaults."""
     with dflash2.load(*pair, n_ctx=256, n_threads=1, spec_draft_n_max=7) as engine:
@@ -132,7 +128,7 @@ def test_server_takes_the_same_law(pair: Pair) -> None:
             server.complete(list(range(300)), 1)
 
 
-@needs_xllamacpp
+@pytest.mark.xllamacpp
 def test_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(dflash2.DFlash2Error, match=r"ended with status 1; .*nowhere\.gguf"):
         ServerProcess(XLLAMACPP, server_flags("nowhere.gguf"))

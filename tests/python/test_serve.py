@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -121,11 +120,10 @@ def serving(command: list[str], url: str) -> Iterator[None]:
         child.wait(20)
 
 
+@pytest.mark.xllamacpp
 @pytest.mark.filterwarnings("default")  # those of other packages
 def test_openai_requests_are_drafted_by_the_real_server(real_pair: Pair, tmp_path: Path) -> None:
     openai = pytest.importorskip("openai")
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("needs xllamacpp")
     executable(tmp_path / "llama-server", f'#!/bin/sh\nexec {shlex.join(XLLAMACPP)} "$@"\n')
     port = free_port()
     url = f"http://127.0.0.1:{port}"
