@@ -186,3 +186,40 @@ TEST(memory_does_not_grow_with_rounds) {
     CHECK(early <= start + 14 * largest);
     CHECK(late <= early + 4096);
 }
+
+static size_t graph_bytes(const graph_drafter & d) {
+    size_t sum = 0;
+    for (const memory_use & use : d.memory()) {
+        sum += use.what == "draft graphs" ? use.bytes : 0;
+    }
+    return sum;
+}
+
+// In the end all graphs that are kept are drafts, each a step of the context shorter than the one before.
+TEST(graphs_never_take_more_than_their_plan) {
+    constexpr int32_t n_seq = 4, n_step = 250, n_ctx = 13 * n_step;
+    tiny_shape        wide = full;
+    wide.n_vocab           = 20000;
+    silence_ggml();
+    const temp_file file(tiny_file(wide).content());
+    const auto      open = [&](bool plan_only) {
+        return graph_drafter(std::make_shared<const draft_model>(file.path(), "", plan_only), {}, params(n_seq, n_ctx));
+    };
+    const size_t  planned = graph_bytes(open(true));
+    graph_drafter d       = open(false);
+    size_t        most    = 0;
+    for (int32_t seq = 0; seq < n_seq; ++seq) {
+        inject(d, seq, 1, 0, n_ctx);
+    }
+    for (int32_t end = n_ctx; end > 0; end -= n_step) {
+        std::vector<draft_job> jobs;
+        for (int32_t seq = 0; seq < n_seq; ++seq) {
+            CHECK(d.truncate(seq, end));
+            jobs.push_back({seq, 17, end});
+        }
+        d.draft(jobs, BLOCK - 1);
+        most = std::max(most, graph_bytes(d));
+    }
+    CHECK(most <= planned);
+    CHECK(most > planned / 10 * 9);
+}

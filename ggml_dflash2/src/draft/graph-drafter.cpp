@@ -9,6 +9,7 @@
 #include "draft/draft-model-impl.h"
 #include "draft/feature-stage.h"
 #include "draft/graph-io.h"
+#include "draft/graph-memory.h"
 #include "draft/graph-shapes.h"
 #include "draft/graph-store.h"
 #include "ggml.h"
@@ -88,7 +89,7 @@ struct graph_drafter::impl {
         const auto    time   = [&](const graph_shape & shape) { return time_of(*graphs.get(shape)); };
         const int32_t widest = hp().block_size - 1;
         time(shapes.inject(feature_stage::N_STAGED));
-        time(shapes.inject(stage.n_prompt()));
+        time(shapes.inject_piece());
         const double ms = time(draft_shape(1, widest));
         shapes.pad      = true;
         shapes.pad      = time(draft_shape(1, widest)) < 0.98 * ms;
@@ -97,21 +98,12 @@ struct graph_drafter::impl {
         }
     }
 
-    // As many graphs as are ever kept, of the largest shapes.
-    std::vector<memory_use> planned_graphs() {
-        std::vector<memory_use> uses;
-        if (head() && tok_embd()) {
-            const graph_shape        largest = shapes.largest((int32_t) contexts.size());
-            std::vector<graph_shape> planned(graph_store::N_KEPT, largest);
-            planned[0] = shapes.inject(feature_stage::N_STAGED);
-            planned[1] = shapes.inject(stage.n_prompt());
-            for (const graph_shape & shape : planned) {
-                for (const memory_use & use : graphs.get(shape)->memory()) {
-                    add_use(uses, use);
-                }
-            }
+    std::vector<memory_use> graph_memory() {
+        if (!plan_only()) {
+            return graphs.memory();
         }
-        return uses;
+        const bool has_all = head() && tok_embd();
+        return has_all ? plan_graphs(graphs, shapes, (int32_t) contexts.size()) : std::vector<memory_use>();
     }
 
     // Takes n rows of a sequence that are staged from row `staged` on, in a block of n_rows.
@@ -122,8 +114,8 @@ struct graph_drafter::impl {
     }
 
     // Starts to inject n rows that are staged from row `staged` on.
-    void start_inject(int32_t seq, int32_t staged, int32_t n) {
-        draft_graph &   g     = *graphs.get(shapes.inject(n));
+    void start_inject(int32_t seq, int32_t staged, int32_t n, const graph_shape & shape) {
+        draft_graph &   g     = *graphs.get(shape);
         const row_block block = take(seq, staged, n, g.shape().n_rows);
         g.wait();
         io.set_rows(g, {block});
@@ -132,7 +124,10 @@ struct graph_drafter::impl {
     }
 
     // Injects a sequence's staged rows.
-    void flush(int32_t seq) { start_inject(seq, stage.row(seq), contexts[seq].n_staged()); }
+    void flush(int32_t seq) {
+        const int32_t n = contexts[seq].n_staged();
+        start_inject(seq, stage.row(seq), n, shapes.inject(n));
+    }
 
     void check(const std::vector<draft_job> & jobs) {
         std::vector<bool> seen(contexts.size(), false);
@@ -218,7 +213,7 @@ void graph_drafter::inject(int32_t seq, const features & f) {
         if (c.n_staged() == 0 && n_left >= n_piece) {
             d.stage.put(device, f, done, n_piece, d.stage.prompt_row());
             c.end += n_piece;
-            d.start_inject(seq, d.stage.prompt_row(), n_piece);
+            d.start_inject(seq, d.stage.prompt_row(), n_piece, d.shapes.inject_piece());
             done += n_piece;
             continue;
         }
@@ -339,7 +334,7 @@ std::vector<memory_use> graph_drafter::memory() const {
         {"draft K/V", device, d.cache.size_bytes()},
         {"hidden states", device, d.stage.size_bytes()},
     };
-    for (const memory_use & use : d.plan_only() ? d.planned_graphs() : d.graphs.memory()) {
+    for (const memory_use & use : d.graph_memory()) {
         add_use(uses, use);
     }
     return uses;

@@ -19,8 +19,11 @@ int32_t graph_shapes::n_riding(const draft_context & c) const {
 }
 
 graph_shape graph_shapes::inject(int32_t n) const {
-    const int32_t rows = n > feature_stage::N_STAGED ? stage_.n_prompt() : n_rows(n, feature_stage::N_STAGED);
-    return {1, rows, 0, 0, 0, false, false};
+    return {1, n_rows(n, feature_stage::N_STAGED), 0, 0, 0, false, false};
+}
+
+graph_shape graph_shapes::inject_piece() const {
+    return {1, stage_.n_prompt(), 0, 0, 0, false, false};
 }
 
 graph_shape graph_shapes::draft(const std::vector<draft_context> & contexts, int32_t n_seq, int32_t n_draft) const {

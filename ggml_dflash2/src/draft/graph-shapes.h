@@ -20,8 +20,11 @@ class graph_shapes {
     // Of a sequence's staged rows, those that its next draft injects: all, or none when they are too many.
     int32_t n_riding(const draft_context & c) const;
 
-    // Injects n staged rows of one sequence, or a piece of a prompt.
+    // Injects n staged rows of one sequence.
     graph_shape inject(int32_t n) const;
+
+    // Injects a piece of a prompt.
+    graph_shape inject_piece() const;
 
     // Drafts for sequences 0 .. n_seq - 1.
     graph_shape draft(const std::vector<draft_context> & contexts, int32_t n_seq, int32_t n_draft) const;
