@@ -1,7 +1,6 @@
 #include "ggml_dflash2/graph-drafter.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "draft/backends.h"
 #include "draft/draft-cache.h"
@@ -12,29 +11,13 @@
 #include "draft/graph-memory.h"
 #include "draft/graph-shapes.h"
 #include "draft/graph-store.h"
+#include "draft/graph-warm-up.h"
 #include "ggml.h"
 #include "ggml_dflash2/error.h"
 
 namespace dflash2 {
 
-namespace {
-
-constexpr int32_t MAX_CTX = 1 << 30;  // keeps positions and cells inside int32
-
-// Milliseconds of a graph. Its first passes load kernels and record what is replayed later.
-double time_of(draft_graph & g) {
-    double best = 1e9;
-    for (int32_t i = 0; i < 6; ++i) {
-        const auto begin = std::chrono::steady_clock::now();
-        g.compute();
-        g.wait();
-        const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
-        best                                               = std::min(best, ms.count());
-    }
-    return best;
-}
-
-}  // namespace
+static constexpr int32_t MAX_CTX = 1 << 30;  // keeps positions and cells inside int32
 
 struct graph_drafter::impl {
     std::shared_ptr<const draft_model> model;
@@ -83,20 +66,6 @@ struct graph_drafter::impl {
     }
 
     graph_shape draft_shape(int32_t n_seq, int32_t n_draft) const { return shapes.draft(contexts, n_seq, n_draft); }
-
-    // On accelerators first passes take many times as long as later ones, and which kernels are fast differs.
-    void warm_up() {
-        const auto    time   = [&](const graph_shape & shape) { return time_of(*graphs.get(shape)); };
-        const int32_t widest = hp().block_size - 1;
-        time(shapes.inject(feature_stage::N_STAGED));
-        time(shapes.inject_piece());
-        const double ms = time(draft_shape(1, widest));
-        shapes.pad      = true;
-        shapes.pad      = time(draft_shape(1, widest)) < 0.98 * ms;
-        for (int32_t n_draft = 1; n_draft < widest; ++n_draft) {
-            time(draft_shape(1, n_draft));
-        }
-    }
 
     std::vector<memory_use> graph_memory() {
         if (!plan_only()) {
@@ -174,7 +143,7 @@ graph_drafter::graph_drafter(std::shared_ptr<const draft_model> model, const sha
     }
     impl_->graphs.get(impl_->draft_shape(1, max_draft()));  // refuses here, not in the first round
     if (!impl_->on_cpu()) {
-        impl_->warm_up();
+        warm_up(impl_->graphs, impl_->shapes, impl_->contexts, max_draft());
     }
 }
 
