@@ -46,6 +46,14 @@ CHAINS: dict[str, dict[str, Any]] = {
         "presence_penalty": 0.2,
         "repeat_last_n": 3,
     },
+    "penalties, top_k": {
+        "temperature": 1.0,
+        "repeat_penalty": 2.0,
+        "frequency_penalty": 0.3,
+        "presence_penalty": 0.2,
+        "repeat_last_n": 3,
+        "top_k": 6,
+    },
     "logit_bias": {"temperature": 1.0, "logit_bias": {9: 1.5, 2: -1.0, 10: float("-inf")}},
     "grammar": {"temperature": 1.0, "grammar": GRAMMAR},
     "logit_bias, typical_p": {

@@ -19,6 +19,7 @@ class FakeDrafter(core.Drafter):
         super().__init__()
         self.n_vocab, self.n_embd = target.n_vocab, target.n_embd
         self.n_draft, self.window = n_draft, window
+        self.layers = [1, 3] if target.n_layer > 3 else [0]
         self.begin = [0] * target.n_seq
         self.end = [0] * target.n_seq
         self.widths: list[int] = []  # of every draft
@@ -72,7 +73,7 @@ class FakeDrafter(core.Drafter):
         return self.window
 
     def target_layers(self) -> list[int]:
-        return [1, 3]
+        return self.layers
 
 
 class Known(FakeDrafter):
@@ -116,9 +117,6 @@ class Scattered(FakeDrafter):
 
     def lattice(self, anchor: int, position: int, n_draft: int) -> core.Lattice:
         return self.lattices[(anchor + 7 * position) % self.n_vocab][n_draft - 1]
-
-    def target_layers(self) -> list[int]:
-        return [0]
 
 
 class Bigram(FakeDrafter):

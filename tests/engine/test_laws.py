@@ -15,7 +15,7 @@ import pytest
 from dflash2 import SamplingParams
 from dflash2._native import core
 from exact_laws import CHAINS, PROMPT, ExactLaws, count_continuations, law_target, p_value
-from fake_drafters import Scattered
+from fake_drafters import Bigram, Scattered
 from fake_machine import FakeMachine
 from make_tiny_models import make_tiny_pair
 
@@ -93,9 +93,25 @@ def test_adaptive_lengths_keep_the_targets_law(path: Path, chain: str, n_seq: in
         assert any(rows > 4 for rows in machine.rows), "passes are padded"
 
 
-@pytest.mark.parametrize("draft_temperature", [0.3, 3.0])
-def test_the_draft_temperature_does_not_change_it(path: Path, draft_temperature: float) -> None:
-    p, stats = measure(path, Scattered, "top_p", draft_temperature=draft_temperature)
+def bigram(target: core.Target) -> core.Drafter:
+    """Knows the target, so that much is accepted and faults in q and in the chain show."""
+    return Bigram(target, core.Target(target.path, n_ctx=64, n_threads=1))
+
+
+@pytest.mark.parametrize("chain", ["temperature", "grammar"])
+def test_good_drafts_keep_the_targets_law(path: Path, chain: str) -> None:
+    p, stats = measure(path, bigram, chain)
+    assert p > LEAST_P
+    assert stats.n_accepted > N / 10
+
+
+@pytest.mark.parametrize(
+    ("chain", "draft_temperature"), [("none", 0.3), ("none", 3.0), ("top_p", 3.0)]
+)
+def test_the_draft_temperature_does_not_change_it(
+    path: Path, chain: str, draft_temperature: float
+) -> None:
+    p, stats = measure(path, bigram, chain, draft_temperature=draft_temperature)
     assert p > LEAST_P
     assert stats.n_accepted > 0
 

@@ -143,7 +143,7 @@ def test_a_conversation_is_decoded_once(
 def test_a_plain_request_between_two_drafted_ones(
     engine: dflash2.Engine, fresh: dflash2.Engine, alone: core.Target
 ) -> None:
-    """The drafter saw nothing of it, so its window is read again."""
+    """The drafter saw nothing of it, and holds what it had seen before."""
     params = SamplingParams(max_tokens=20)
     prompt = SECOND["goes on"]
     engine.generate([7, 7], SamplingParams(max_tokens=1))
@@ -151,7 +151,56 @@ def test_a_plain_request_between_two_drafted_ones(
     engine.generate(BASE, params, spec_draft_n_max=0)
     answer = engine.generate(prompt, params)
     same(alone, prompt, answer, answer_fresh(fresh, prompt, params))
-    assert 0 < answer.stats.num_cached_tokens <= len(BASE) - WINDOW + 1
+    assert answer.stats.num_cached_tokens == len(BASE) - 1
+
+
+def test_a_plain_request_reuses_all_of_a_drafted_one(engine: dflash2.Engine) -> None:
+    engine.generate([7, 7], SamplingParams(max_tokens=1))
+    held = [*BASE, *engine.generate(BASE, SamplingParams(max_tokens=9)).tokens[:-1]]
+    plain = engine.generate([*held, 9], SamplingParams(max_tokens=1), spec_draft_n_max=0)
+    assert plain.stats.num_cached_tokens == len(held)
+
+
+@pytest.mark.parametrize(
+    ("window", "n_shared", "n_plain", "cached"),
+    [
+        pytest.param(0, 40, 60, 40, id="what the drafter missed is decoded again"),
+        pytest.param(0, 20, 50, 20, id="the plain request parted before that"),
+        pytest.param(8, 40, 45, 40, id="what the drafter missed of its window"),
+        pytest.param(8, 40, 60, 52, id="the drafter's window"),
+    ],
+)
+def test_a_plain_request_does_not_cost_the_drafter_its_context(
+    pair: Pair, window: int, n_shared: int, n_plain: int, cached: int
+) -> None:
+    target = core.Target(str(pair[0]), n_ctx=512, n_threads=1)
+    drafter = Scattered(target)
+    drafter.window = window
+    engine = dflash2.Engine(target, drafter, spec_draft_n_max=3)
+    one = SamplingParams(max_tokens=1)
+    prompt = [*BASE[:n_shared], *BASE[::-1][: n_plain - n_shared]]
+    engine.generate(BASE[:40], one)
+    plain = engine.generate(prompt, one, spec_draft_n_max=0)
+    assert plain.stats.num_cached_tokens == n_shared
+    answer = engine.generate([*prompt, 9], SamplingParams(max_tokens=9))
+    assert answer.stats.num_cached_tokens == cached
+    assert answer.stats.num_drafts > 0
+
+
+def test_a_recurrent_target_is_not_rewound_to_where_the_drafter_was(
+    hybrid_pair: Pair, hybrid_alone: core.Target
+) -> None:
+    """It keeps a few snapshots only: all is decoded again, and drafts are those of a new engine."""
+    params = SamplingParams(max_tokens=12)
+    prompt = BASE[:60]
+    with dflash2.load(*hybrid_pair, n_ctx=512, n_threads=1, spec_draft_n_max=3) as engine:
+        expected = engine.generate(prompt, params)
+        engine.generate(BASE[:40], SamplingParams(max_tokens=1))
+        plain = engine.generate(prompt[:-1], SamplingParams(max_tokens=1), spec_draft_n_max=0)
+        answer = engine.generate(prompt, params)
+    assert plain.stats.num_cached_tokens == 40
+    assert answer.stats.num_cached_tokens == 0
+    same(hybrid_alone, prompt, answer, expected)
 
 
 def test_a_cut_behind_the_window_rebuilds_the_drafter(

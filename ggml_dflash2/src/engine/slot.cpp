@@ -12,21 +12,45 @@ int32_t slot::shared_prefix(const std::vector<token_id> & prompt) const {
                       held_.begin());
 }
 
+void slot::inject(const features & f) {
+    dft_->inject(index_, f);
+    n_seen_ = f.position + f.n_rows;
+}
+
+void slot::forget_features() {
+    dft_->truncate(index_, 0);
+    n_seen_ = 0;
+}
+
 // What no draft will see is dropped.
 void slot::hand_over() {
     const int32_t window = dft_->context_window();
     int32_t       first  = 0;
     if (window > 0 && backlog_.n_rows() > window) {
         first = backlog_.n_rows() - window;
-        dft_->truncate(index_, 0);
+        forget_features();
     }
     if (backlog_.n_rows() > 0) {
-        dft_->inject(index_, backlog_.rows(first));
+        inject(backlog_.rows(first));
         backlog_.clear();
     }
 }
 
-// Cuts target and drafter back to what the prompt shares with the memory and returns its length.
+// Cuts the drafter back to n_keep, or to the rows before it that are of use. Returns the first position that it has to
+// see again.
+int32_t slot::rewind_drafter(int32_t n_keep) {
+    const int32_t window = dft_->context_window();
+    const int32_t oldest = window > 0 ? std::max(0, n_keep - window) : 0;  // that a draft looks at
+    const int32_t seen   = std::min(n_keep, n_seen_);
+    if (seen > oldest && dft_->truncate(index_, seen)) {
+        return n_seen_ = seen;
+    }
+    forget_features();
+    return oldest;
+}
+
+// Cuts target and drafter back to what the prompt shares with the memory and returns its length. Plain requests leave
+// the drafter behind; what it misses is decoded again for the first one that drafts.
 int32_t slot::take_over(const sequence & next) {
     int32_t n_keep = std::min(shared_prefix(next.req.prompt), (int32_t) next.req.prompt.size() - 1);
     if (!tgt_.can_truncate(index_, n_keep)) {
@@ -36,13 +60,13 @@ int32_t slot::take_over(const sequence & next) {
         hand_over();
     }
     backlog_.clear();
-    if (dft_ && !(next.drafting() && dft_->truncate(index_, n_keep))) {
-        dft_->truncate(index_, 0);
-        if (next.drafting()) {
-            // The drafter has to see its window again: decode the tail once more. 0: it needs everything.
-            const int32_t window = dft_->context_window();
-            const int32_t again  = window > 0 ? std::max(0, n_keep - window) : 0;
-            n_keep               = tgt_.can_truncate(index_, again) ? again : 0;
+    if (dft_) {
+        const int32_t seen = rewind_drafter(n_keep);
+        if (next.drafting() && seen < n_keep) {
+            n_keep = tgt_.can_truncate(index_, seen) ? seen : 0;
+        }
+        if (n_keep == 0) {
+            forget_features();
         }
     }
     held_.clear();
@@ -61,7 +85,7 @@ void slot::prefill(sequence & next, const std::function<void()> & poll, std::vec
     int32_t first = n_keep;
     if (next.drafting() && dft_->context_window() > 0 && n_prompt - dft_->context_window() > n_keep) {
         first = n_prompt - dft_->context_window();
-        dft_->truncate(index_, 0);
+        forget_features();
     }
     std::vector<target_row> rows;
     for (int32_t i = n_keep; i < n_prompt; i += (int32_t) rows.size()) {
@@ -76,7 +100,7 @@ void slot::prefill(sequence & next, const std::function<void()> & poll, std::vec
         const int32_t end = i + (int32_t) rows.size();
         if (next.drafting() && end > first) {
             const int32_t skip = std::max(0, first - i);
-            dft_->inject(index_, tgt_.tapped(skip, end - i - skip));
+            inject(tgt_.tapped(skip, end - i - skip));
         }
     }
     if (next.drafting()) {
@@ -123,7 +147,7 @@ void slot::keep(int32_t first_row, int32_t n_rows, bool put_off) {
         if (put_off) {
             backlog_.add(f);
         } else {
-            dft_->inject(index_, f);
+            inject(f);
         }
         if (backlog_.full()) {
             hand_over();
@@ -148,7 +172,7 @@ void slot::forget() {
     backlog_.clear();
     tgt_.truncate(index_, 0);
     if (dft_) {
-        dft_->truncate(index_, 0);
+        forget_features();
     }
 }
 

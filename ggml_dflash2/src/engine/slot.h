@@ -46,7 +46,10 @@ class slot {
     void forget();  // ends the request; nothing in the memory can be trusted any more
 
   private:
+    void    inject(const features & f);
+    void    forget_features();
     void    hand_over();
+    int32_t rewind_drafter(int32_t n_keep);
     int32_t take_over(const sequence & next);
     void    prefill(sequence & next, const std::function<void()> & poll, std::vector<emitted> & out);
 
@@ -54,8 +57,9 @@ class slot {
     drafter *                 dft_;
     int32_t                   index_;
     std::unique_ptr<sequence> seq_;
-    std::vector<token_id>     held_;     // decoded tokens, when no request runs
-    feature_backlog           backlog_;  // rows that follow the drafter's context
+    std::vector<token_id>     held_;        // decoded tokens, when no request runs
+    feature_backlog           backlog_;     // rows that follow the drafter's context
+    int32_t                   n_seen_ = 0;  // where the drafter's context ends
 };
 
 }  // namespace dflash2
