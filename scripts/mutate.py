@@ -24,7 +24,7 @@ COPIED = ("CMakeLists.txt", "ggml_dflash2", "python")
 SUFFIXES = {".txt", ".cmake", ".cpp", ".h", ".py", ".jsonl", ".j2"}
 TESTS = "tests/engine/test_laws.py"
 
-LATTICE = "ggml_dflash2/src/core/lattice.cpp"
+WALK = "ggml_dflash2/src/core/walk.cpp"
 VERIFY = "ggml_dflash2/src/core/verify.cpp"
 SEQUENCE = "ggml_dflash2/src/engine/sequence.cpp"
 ROUND = "ggml_dflash2/src/engine/round.cpp"
@@ -43,13 +43,13 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "q is reported without temperature",
-        LATTICE,
+        WALK,
         "path.q.push_back(std::move(q));",
         "path.q.push_back(softmax(to, 1.0));",
     ),
     Mutation(
         "drafts are drawn without temperature",
-        LATTICE,
+        WALK,
         "draw(q, random.uniform(",
         "draw(softmax(to, 1.0), random.uniform(",
     ),
