@@ -103,7 +103,8 @@ def next_law(
 
     def softmax() -> Floats:
         p: Floats = np.exp(x - x.max())
-        return p / p.sum()
+        p /= p.sum()
+        return p
 
     def keep(ids: NDArray[np.intp]) -> None:
         drop = np.ones(len(x), bool)

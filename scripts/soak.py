@@ -2,7 +2,6 @@
 
     python scripts/soak.py [--requests 2000] [--seed 0] [--target llama|hybrid|markov]
     python scripts/soak.py --laws 200000      continuations per sampler chain against the exact law
-    python scripts/soak.py --long             cost of a draft at 1k, 8k, 16k and 32k positions
 
 Exits with 1 when something is wrong.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -236,43 +234,6 @@ def check_laws(n: int, *, say: Callable[[str], None]) -> list[str]:
     return faults
 
 
-def draft_ms(engine: core.Engine, position: int, n_rounds: int = 40) -> float:
-    """Median milliseconds of a draft after a prompt that ends at a position."""
-    prompt = [6 + i % 500 for i in range(position)]
-    request = SamplingParams(max_tokens=10_000, ignore_eos=True).to_request(prompt, 0, -1)
-    id = engine.submit(request)
-    engine.step()
-    times, before = [], engine.request_stats(id).ms_draft
-    for _ in range(n_rounds):
-        engine.step()
-        now = engine.request_stats(id).ms_draft
-        times.append(now - before)
-        before = now
-    engine.cancel(id)
-    return statistics.median(times)
-
-
-def check_long_context(n_ctx: int = 32768, *, say: Callable[[str], None]) -> list[str]:
-    """A window of 64 in a context of n_ctx. Returns what was wrong; times are only told."""
-    faults = []
-    with tempfile.TemporaryDirectory() as folder:
-        files = make_tiny_pair(folder, n_ctx=n_ctx, sliding_window=64, **SIZES)
-        model = core.DraftModel(str(files[1]))
-        sizes = {}
-        for size in (1024, n_ctx):
-            target = core.Target(str(files[0]), n_ctx=size, n_threads=1)
-            drafter = core.GraphDrafter(model, target)
-            sizes[size] = drafter.cache_bytes
-        engine = core.Engine(target, drafter, n_draft_max=7)
-        at = [n for n in (1000, 8000, 16000, 32000) if n < n_ctx]
-        times = {n: draft_ms(engine, n) for n in at}
-    if len(set(sizes.values())) > 1:
-        faults.append(f"the draft cache depends on the context: {sizes}")
-    say(f"draft cache {sizes[n_ctx] / 1024:.0f} KiB with n_ctx 1024 and {n_ctx}")
-    say("draft, ms per round: " + ", ".join(f"{ms:.2f} at {n}" for n, ms in times.items()))
-    return faults
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Mixed requests on a tiny pair, for long.")
     parser.add_argument("--requests", type=int, default=2000, help="(default: 2000)")
@@ -280,7 +241,6 @@ def main() -> int:
     kinds = ["llama", "hybrid", "markov"]
     parser.add_argument("--target", choices=kinds, default="markov", help="(default: markov)")
     parser.add_argument("--laws", type=int, metavar="N", help="test laws with N continuations each")
-    parser.add_argument("--long", action="store_true", help="the draft's cost in a long context")
     args = parser.parse_args()
 
     def say(line: str) -> None:
@@ -288,8 +248,6 @@ def main() -> int:
 
     if args.laws:
         faults = check_laws(args.laws, say=say)
-    elif args.long:
-        faults = check_long_context(say=say)
     else:
         faults = soak(args.requests, seed=args.seed, kind=args.target, say=say)
     for fault in faults:
