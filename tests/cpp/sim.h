@@ -82,8 +82,9 @@ inline double sigmoid(double x) {
     return 1.0 / (1.0 + std::exp(-x));
 }
 
-// A round of some way to choose lengths: told the confidences, it says what to draft, verify and run, and sees timings.
+// A way to choose lengths: told the confidences, it says what to draft, verify and run, and sees timings.
 struct policy {
+    std::function<void()>                               begin_request;
     std::function<int32_t(int64_t n_context)>           width;
     std::function<int32_t(const std::vector<float> &)>  verify;
     std::function<int32_t(int32_t rows)>                rows;
@@ -91,12 +92,12 @@ struct policy {
 };
 
 inline policy fixed(const machine & m, int32_t n) {
-    return {[=](int64_t) { return n; }, [](const std::vector<float> & c) { return int32_t(c.size()); },
+    return {[] {}, [=](int64_t) { return n; }, [](const std::vector<float> & c) { return int32_t(c.size()); },
             [&m](int32_t rows) { return m.best_rows(rows); }, [](const dflash2::round_outcome &) {}};
 }
 
 inline policy controlled(dflash2::length_controller & c) {
-    return {[&c](int64_t n_context) { return c.draft_width(int32_t(n_context)); },
+    return {[&c] { c.begin_request(); }, [&c](int64_t n_context) { return c.draft_width(int32_t(n_context)); },
             [&c](const std::vector<float> & confidence) { return c.verify_length(confidence); },
             [&c](int32_t rows) { return c.padded_rows(rows); },
             [&c](const dflash2::round_outcome & r) { c.observe(r); }};
@@ -111,36 +112,24 @@ struct scenario {
     int64_t                                       n_rounds = 0;
 };
 
-inline trace run(const scenario & s, const policy & p) {
-    const noise &                          n = s.timing;
-    const text &                           t = s.words;
-    std::mt19937                           rng(n.seed);
-    std::normal_distribution<double>       normal;
-    std::uniform_real_distribution<double> uniform;
-    const auto                             slowed = [&](double ms) {
-        const double factor   = std::exp(n.sd * normal(rng));
-        const double accident = uniform(rng) < n.outlier ? 3.0 + 9.0 * uniform(rng) : 1.0;
-        return ms * factor * accident;
-    };
-    trace   tr;
-    score   sum;
-    int64_t token = 0;
-    for (int64_t round = 0; token < s.n_tokens || round < s.n_rounds; ++round) {
-        tr.token.push_back(token);
-        tr.sum.push_back(sum);
-        const machine & m         = s.machine_at(token);
-        const int64_t   n_context = 300 + token;
+class runner {
+  public:
+    explicit runner(const noise & n) : n_(n), rng_(n.seed) {}
 
+    // A round at this token of a text, with room for n_room drafted tokens. Returns the tokens emitted.
+    int32_t round(const machine & m, const text & t, int64_t token, const policy & p, score & sum,
+                  int32_t n_room = n_max) {
+        const int64_t      n_context = 300 + token;
         double             accept[n_max];
         std::vector<float> confidence(n_max);
         for (int32_t i = 0; i < n_max; ++i) {
-            const double z = log_odds(t.accept(token, i)) + t.spread * normal(rng);
+            const double z = log_odds(t.accept(token, i)) + t.spread * normal_(rng_);
             accept[i]      = sigmoid(z);
-            confidence[i]  = float(sigmoid(t.informed ? 0.5 + 1.3 * z : 1.0 + normal(rng)));
+            confidence[i]  = float(sigmoid(t.informed ? 0.5 + 1.3 * z : 1.0 + normal_(rng_)));
         }
         dflash2::round_outcome r;
         r.n_context = int32_t(n_context);
-        r.n_draft   = p.width(n_context);
+        r.n_draft   = std::min(p.width(n_context), n_room);
         confidence.resize(r.n_draft);
         r.n_verify      = r.n_draft > 0 ? p.verify(confidence) : 0;
         r.n_rows        = p.rows(r.n_verify + 1);
@@ -150,14 +139,39 @@ inline trace run(const scenario & s, const policy & p) {
         for (int32_t i = 0; i < r.n_verify; ++i) {
             survival *= accept[i];
             sum.tokens += survival;
-            alive = alive && uniform(rng) < accept[i];
+            alive = alive && uniform_(rng_) < accept[i];
             r.n_accept += alive;
         }
         sum.ms += m.draft_ms(r.n_draft) + m.pass_ms(r.n_rows, n_context);
         r.ms_draft  = r.n_draft > 0 ? slowed(m.draft_ms(r.n_draft)) : 0.0;
         r.ms_verify = slowed(m.pass_ms(r.n_rows, n_context));
         p.observe(r);
-        token += 1 + r.n_accept;
+        return 1 + r.n_accept;
+    }
+
+  private:
+    double slowed(double ms) {
+        const double factor   = std::exp(n_.sd * normal_(rng_));
+        const double accident = uniform_(rng_) < n_.outlier ? 3.0 + 9.0 * uniform_(rng_) : 1.0;
+        return ms * factor * accident;
+    }
+
+    noise                                  n_;
+    std::mt19937                           rng_;
+    std::normal_distribution<double>       normal_;
+    std::uniform_real_distribution<double> uniform_;
+};
+
+inline trace run(const scenario & s, const policy & p) {
+    runner  r(s.timing);
+    trace   tr;
+    score   sum;
+    int64_t token = 0;
+    p.begin_request();
+    for (int64_t round = 0; token < s.n_tokens || round < s.n_rounds; ++round) {
+        tr.token.push_back(token);
+        tr.sum.push_back(sum);
+        token += r.round(s.machine_at(token), s.words, token, p, sum);
     }
     tr.token.push_back(token);
     tr.sum.push_back(sum);

@@ -77,6 +77,10 @@ void acceptance_model::add(int32_t pos, double z, bool accepted) {
     }
 }
 
+void acceptance_model::begin_text() {
+    mean_[0] = 0.5 * (mean_[0] + usual_);
+}
+
 void acceptance_model::tick(bool verified) {
     if (verified) {
         n_verified_ += 1;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/acceptance.h"
+#include "core/budget.h"
 #include "core/cost.h"
 #include "core/outlook.h"
 #include "ggml_dflash2/error.h"
@@ -22,10 +23,11 @@ static constexpr double  gain_start    = 1.01;   // over plain decoding, to begi
 static constexpr double  gain_stay     = 0.99;   // to go on
 static constexpr double  plain_age     = 300.0;  // rounds for which its time is trusted, per gain over it
 static constexpr double  hope_least    = 1.10;   // hoped for over the rate of the best known way, for a probe
-static constexpr double  purse_most    = 4.0;    // in plain rounds
-static constexpr double  profit_most   = 32.0;   // in plain rounds
 static constexpr size_t  n_drafts      = 24;     // recent ones that a width is judged by
-static constexpr int64_t draft_age     = 64;     // rounds, beyond which only two of them count
+static constexpr size_t  n_drafts_old  = 2;      // that count even if they are old or another request's
+static constexpr int64_t draft_age     = 64;     // rounds, from which on they are old
+static constexpr int64_t look_gap      = 8;      // rounds without a look after a draft that did not pay
+static constexpr double  z_look        = 2.0;    // log odds of the confidences that a look hopes for
 static constexpr double  luck_share    = 0.25;   // of what came out in the account of drafting; the rest is expected
 static constexpr double  z_prior       = 1.5;    // log odds of a confidence, until some have been seen
 static constexpr double  z_gain        = 1.0 / 32;
@@ -48,6 +50,8 @@ struct length_controller::impl {
         cost_table pass, draft;
     };
 
+    enum class kind { best, probe, look };  // of a round
+
     struct past_draft {
         int64_t             round;
         std::vector<double> z;  // log odds of the confidences
@@ -58,19 +62,23 @@ struct length_controller::impl {
     acceptance_model         model;
     std::vector<double>      z_typical;  // [n_max]
     std::deque<past_draft>   drafts;
-    int64_t                  now     = 0;      // number of the round
-    bool                     granted = false;  // the grant has been put into the purse
-    double                   purse   = 0.0;    // ms that probes may cost
-    double                   profit  = 0.0;    // ms that drafting has saved of late
+    budget                   account;
+    int64_t                  now       = 0;   // number of the round
+    int64_t                  begun     = -1;  // first round of the request; -1: nothing is known of requests
+    int64_t                  next_look = 0;   // first round that may be one
 
     // of the running round
-    outlook             plan;            // decides
-    double              price   = 0.0;   // tokens per ms of the best known way
-    bool                plain   = true;  // it is plain decoding
-    bool                probing = false;
+    outlook             plan;           // decides
+    double              price  = 0.0;   // tokens per ms of the best known way
+    bool                plain  = true;  // it is plain decoding
+    kind                round_ = kind::best;
     std::vector<double> z;  // [n_draft]
 
-    explicit impl(const length_params & p) : params(p), model(p.n_max), z_typical(size_t(p.n_max), z_prior) {}
+    explicit impl(const length_params & p)
+        : params(p),
+          model(p.n_max),
+          z_typical(size_t(p.n_max), z_prior),
+          account(p.probe_share, p.look_share, p.probe_grant) {}
 
     bool fixed() const { return params.n_fixed >= 0; }
 
@@ -119,11 +127,16 @@ struct length_controller::impl {
         return o;
     }
 
+    void begin_request() {
+        begun = next_look = now + 1;
+        model.begin_text();
+    }
+
     int32_t draft_width(int32_t n_context, int32_t n_most) {
         const costs & c    = costs_at(n_context);
         const int32_t most = std::clamp(n_most, 0, params.n_max);
         now += 1;
-        probing = false;
+        round_ = kind::best;
         z.clear();
         if (fixed()) {
             return std::min(params.n_fixed, most);
@@ -152,10 +165,37 @@ struct length_controller::impl {
         // The promise rests on the time of plain decoding, so that is measured now and then, oftener in a close race.
         if (c.pass.age(1, now) >
             std::clamp(plain_age * (price / plain_rate - 1.0), plain_age / 20.0, plain_age / 2.0)) {
-            probing = true;
+            round_ = kind::probe;
             return 0;
         }
-        return purse > 0.0 ? probe(c, width, most) : width;
+        if (plain && begun >= 0 && now >= next_look) {
+            const int32_t w = look_width(c, most);
+            if (w > 0) {
+                round_ = kind::look;
+                return w;
+            }
+        }
+        return account.for_probes() > 0.0 ? probe(c, width, most) : width;
+    }
+
+    // Of a draft that is verified only where its confidences say that it pays; 0: none. Worth it where drafts as sure
+    // as one can hope for would pay.
+    int32_t look_width(const costs & c, int32_t most) const {
+        outlook sure = plan;
+        for (int32_t i = 0; i < params.n_max; ++i) {
+            sure.typical[i] = model.mean(i, z_look);
+        }
+        sure.accept  = {sure.typical};
+        double  best = hope_least * price;
+        int32_t to   = 0;
+        for (int32_t w = 1; w <= std::min(c.draft.most_tried(), most); ++w) {
+            const double rate = value(sure, sure, w, price).rate();
+            if (rate > best) {
+                best = rate;
+                to   = w;
+            }
+        }
+        return to > 0 && c.draft.mean(to) <= account.for_looks() ? to : 0;
     }
 
     // Returns the width of a probe instead when one is hopeful and can be paid. The acceptance is hoped about only
@@ -169,17 +209,17 @@ struct length_controller::impl {
             const double loss  = std::max(v.ms - v.tokens / price, 0.0) / plan.pass[1];
             const double hoped = value(hope, hope, w, price).rate() / price;
             const double score = (hoped - hope_least) / (loss + 0.1);
-            if (score > best && loss < purse_most) {
+            if (score > best && loss < budget::probes_most) {
                 best      = score;
                 best_loss = loss * plan.pass[1];
                 to        = w;
             }
         }
-        if (best == 0.0 || best_loss > purse) {  // saves up for the best one
+        if (best == 0.0 || best_loss > account.for_probes()) {  // saves up for the best one
             return width;
         }
-        probing = true;
-        plan    = std::move(hope);
+        round_ = kind::probe;
+        plan   = std::move(hope);
         return to;
     }
 
@@ -191,9 +231,10 @@ struct length_controller::impl {
         if (fixed()) {
             return n_draft;
         }
-        stop_rule rule(plan, n_draft, price);
-        int32_t   n = 0;
-        while (n < n_draft && rule.goes_on(probing && plain ? model.high(n, z[n]) : model.mean(n, z[n]))) {
+        const bool hoping = round_ == kind::probe && plain;
+        stop_rule  rule(plan, n_draft, price);
+        int32_t    n = 0;
+        while (n < n_draft && rule.goes_on(hoping ? model.high(n, z[n]) : model.mean(n, z[n]))) {
             n += 1;
         }
         return n;
@@ -230,7 +271,8 @@ struct length_controller::impl {
         if (!z.empty()) {
             drafts.push_back({now, z});
         }
-        while (drafts.size() > n_drafts || (drafts.size() > 2 && drafts.front().round < now - draft_age)) {
+        const int64_t young = std::max(begun, now - draft_age);
+        while (drafts.size() > n_drafts || (drafts.size() > n_drafts_old && drafts.front().round < young)) {
             drafts.pop_front();
         }
         if (!fixed() && c.pass.n_samples(1) >= n_first_plain) {
@@ -238,31 +280,31 @@ struct length_controller::impl {
         }
     }
 
-    // Pays for the round, at the prices and acceptances believed after it. The purse pays for a probe, and for drafting
-    // that turns out to have been slower than plain decoding when it has not saved that time before.
+    // Pays for the round, at the prices and acceptances believed after it.
     void settle(const costs & c, const round_outcome & r) {
         const double plain_ms = c.pass.mean(1);
-        purse += plain_ms * (granted ? params.probe_share * (1 + r.n_accept) : params.probe_grant);
-        granted = true;
-
-        double ms = c.pass.mean(r.n_rows), tokens = 1.0, survival = 1.0;
+        double       ms = c.pass.mean(r.n_rows), tokens = 1.0, survival = 1.0;
         if (r.n_draft > 0) {
             ms += c.draft.mean(r.n_draft);
         }
-        const double late = std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, purse_most * plain_ms) : 0.0;
+        const double late = std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, budget::probes_most * plain_ms) : 0.0;
         for (int32_t i = 0; i < r.n_verify; ++i) {
             survival *= model.mean(i, z[i]);
             tokens += survival;
         }
-        if (probing) {
-            purse -= std::max(ms - tokens / price, 0.0) + late;
+        // What came out is noisy, what is expected may be wrong.
+        const double saved = (tokens + luck_share * (1.0 + r.n_accept - tokens)) * plain_ms - ms;
+        if (round_ == kind::probe) {
+            account.probe(std::max(ms - tokens / price, 0.0) + late);
+        } else if (round_ == kind::look) {
+            account.look(saved - late);
         } else {
-            // What came out is noisy, what is expected may be wrong.
-            profit += (tokens + luck_share * (1.0 + r.n_accept - tokens)) * plain_ms - ms;
-            purse += std::min(profit, 0.0);
-            profit = std::clamp(profit, 0.0, profit_most * plain_ms);
+            account.draft(saved);
         }
-        purse = std::min(purse, purse_most * plain_ms);
+        account.earn(plain_ms, 1 + r.n_accept);
+        if (r.n_draft > 0) {
+            next_look = now + 1 + (tokens < ms * price ? look_gap : 0);
+        }
     }
 
     double predict(const cost_table costs::* table, int32_t n_context, int32_t count) const {
@@ -288,11 +330,16 @@ length_controller::length_controller(const length_params & params) {
     check(p.n_fixed >= -1 && p.n_fixed <= p.n_max, "n_fixed in -1..n_max", p.n_fixed);
     check(p.n_rows_max > p.n_max && p.n_rows_max <= 4096, "n_rows_max 0 or in n_max + 1..4096", p.n_rows_max);
     check(p.probe_share >= 0.0 && p.probe_share <= 1.0, "probe_share in 0..1", int32_t(p.probe_share));
+    check(p.look_share >= 0.0 && p.look_share <= 1.0, "look_share in 0..1", int32_t(p.look_share));
     check(p.probe_grant >= 0.0 && p.probe_grant <= 1e3, "probe_grant in 0..1000", int32_t(p.probe_grant));
     impl_ = std::make_unique<impl>(p);
 }
 
 length_controller::~length_controller() = default;
+
+void length_controller::begin_request() {
+    impl_->begin_request();
+}
 
 int32_t length_controller::draft_width(int32_t n_context, int32_t n_most) {
     return impl_->draft_width(n_context, n_most);

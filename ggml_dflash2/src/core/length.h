@@ -1,6 +1,7 @@
 // How many tokens to draft and to verify in each round: the controller of the draft length.
 //
 //   length_controller length({n_max});
+//   per request: length.begin_request();
 //   per round:
 //     n_draft  = length.draft_width(n_context, n_most);              // 0: plain decoding
 //     n_verify = length.verify_length(path_confidence(lat, path));   // the draft is cut to it
@@ -8,8 +9,10 @@
 //     length.observe({...});
 //
 // It learns what target passes and drafts cost and how often drafted tokens are accepted, maximises expected tokens per
-// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. Pure logic:
-// the same timings and outcomes give the same lengths. Keep one controller for the life of an engine, across requests.
+// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. Where drafting
+// has not paid, it looks early in each request and now and then: drafts, and verifies only if the confidences say that
+// it pays here. Pure logic: the same timings and outcomes give the same lengths. Keep one controller for the life of an
+// engine, across requests.
 //
 // Lossless by construction: it never sees a drafted token. Whether position i is verified depends on earlier rounds and
 // on confidences 0..i, and confidence i is a function of the tokens drawn before i only.
@@ -29,7 +32,8 @@ struct length_params {
     int32_t n_rows_max = 0;   // rows of a padded target pass at most; 0: max(n_max + 1, 9), since GPU back ends change
                               // to kernels for many rows at 9
     double probe_share = 0.006;  // of plain decoding's time, for trying lengths that are not believed to be the best
-    double probe_grant = 1.0;    // the same to begin with, in plain rounds
+    double probe_grant = 0.4;    // the same to begin with, in plain rounds
+    double look_share  = 0.006;  // of plain decoding's time, for looks
 };
 
 struct round_outcome {
@@ -48,6 +52,9 @@ class length_controller {
     // Throws errc::argument.
     explicit length_controller(const length_params & params = {});
     ~length_controller();
+
+    // What comes is of another request, and of another kind perhaps. Without it no round is a look.
+    void begin_request();
 
     // Begins a round. n_most: tokens that there is room for. Returns 0..min(n_max, n_most).
     int32_t draft_width(int32_t n_context, int32_t n_most = INT32_MAX);

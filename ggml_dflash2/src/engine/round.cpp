@@ -65,8 +65,14 @@ round_runner::turn * round_runner::choose_widths(std::vector<turn> & turns) {
     if (adaptive.empty()) {
         return nullptr;
     }
-    turn *        leader = adaptive[n_rounds_ % adaptive.size()];
-    const int32_t width  = controller(turns.size()).draft_width(leader->s->seq()->n(), leader->s->seq()->room());
+    turn *              leader = adaptive[n_rounds_ % adaptive.size()];
+    const sequence &    seq    = *leader->s->seq();
+    length_controller & length = controller(turns.size());
+    if (turns.size() == 1 && seq.id != alone_) {  // a look needs a length of its own
+        alone_ = seq.id;
+        length.begin_request();
+    }
+    const int32_t width = length.draft_width(seq.n(), seq.room());
     for (turn * t : adaptive) {
         t->n_draft = t->s->seq()->room() > 0 ? width : 0;
     }
