@@ -21,10 +21,10 @@ using namespace dflash2;
 
 #if defined(__SANITIZE_ADDRESS__)
 static constexpr int    n_generations = 10000, n_seed = 4;
-static constexpr double close_races = 0.955;  // of the best fixed length; fewer seeds, wider
+static constexpr double close_races = 0.95;  // of the best fixed length; fewer seeds, wider
 #else
 static constexpr int    n_generations = 60000, n_seed = 12;
-static constexpr double close_races = 0.97;
+static constexpr double close_races = 0.96;
 #endif
 
 // Machines: ms of a pass by rows. See the baseline measurements: a flat one; an H200 with Q4_K, where 9 rows cost less
@@ -280,6 +280,20 @@ TEST(a_pass_is_padded_where_more_rows_cost_less) {
     CHECK(length.acceptance(0) > 0.9);
 }
 
+TEST(a_pass_of_a_length_chosen_elsewhere_is_padded_too) {
+    length_controller length({sim::n_max});
+    CHECK(length.fastest_rows(8, 100) == 8);  // nothing is known
+    for (int32_t n = 9; n >= 1; --n) {
+        round_outcome r;
+        r.n_rows    = n;
+        r.ms_verify = h200.pass_ms(n, 0);
+        length.observe(r);
+    }
+    CHECK(length.fastest_rows(8, 100) == 9);
+    CHECK(length.fastest_rows(4, 100) == 4);
+    CHECK(length.fastest_rows(20, 100) == 20);
+}
+
 TEST(an_accident_changes_nothing) {
     length_controller length({sim::n_max});
     run_rounds(length, 100, [](int32_t rows) { return h200.pass_ms(rows, 0); });
@@ -314,7 +328,7 @@ TEST(injecting_late_is_paid_for_like_a_probe) {
     CHECK(spent(0.25) < 1.02 * 20.0);  // as much as 1.25 % if all were injected
 }
 
-// Rows cost 0.45 plain rounds each, a draft 0.25, and one token in three is accepted. Returns tokens, ms and drafts.
+// Rows cost 0.3 plain rounds each, a draft 0.25, and one token in three is accepted. Returns tokens, ms and drafts.
 static std::array<double, 3> explain(length_controller & length, int n_rounds_a_request) {
     std::array<double, 3> sum = {0.0, 0.0, 0.0};
     for (int i = 0; i < 600; ++i) {
@@ -328,7 +342,7 @@ static std::array<double, 3> explain(length_controller & length, int n_rounds_a_
         r.n_accept  = r.n_verify > 0 && i % 3 == 0 ? 1 : 0;
         r.n_context = 100;
         r.ms_draft  = r.n_draft > 0 ? 5.0 : 0.0;
-        r.ms_verify = 20.0 + 9.0 * (r.n_rows - 1);
+        r.ms_verify = 20.0 + 6.0 * (r.n_rows - 1);
         length.observe(r);
         sum[0] += 1 + r.n_accept;
         sum[1] += r.ms_draft + r.ms_verify;

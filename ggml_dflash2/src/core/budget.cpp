@@ -5,7 +5,7 @@
 namespace dflash2 {
 
 // In plain rounds.
-static constexpr double looks_most = 1.0;
+static constexpr double looks_most = 2.0;
 static constexpr double saved_most = 32.0;
 
 void budget::settle(double saved_ms, double & purse) {

@@ -195,7 +195,8 @@ struct length_controller::impl {
                 to   = w;
             }
         }
-        return to > 0 && c.draft.mean(to) <= account.for_looks() ? to : 0;
+        const double n_kept = next_look > begun ? 1.0 : 0.0;  // the first look of the next request
+        return to > 0 && (1.0 + n_kept) * c.draft.mean(to) <= account.for_looks() ? to : 0;
     }
 
     // Returns the width of a probe instead when one is hopeful and can be paid. The acceptance is hoped about only
@@ -243,6 +244,11 @@ struct length_controller::impl {
     int32_t padded_rows(int32_t n_rows) const {
         const bool known = !fixed() && n_rows >= 1 && n_rows < int32_t(plan.rows.size());
         return known ? plan.rows[n_rows] : n_rows;
+    }
+
+    int32_t fastest_rows(int32_t n_rows, int32_t n_context) {
+        const costs & c = costs_at(n_context);
+        return c.pass.most_tried() > 0 && n_rows <= params.n_max + 1 ? look(c, false, false).rows[n_rows] : n_rows;
     }
 
     void observe(round_outcome r) {
@@ -351,6 +357,10 @@ int32_t length_controller::verify_length(const std::vector<float> & confidence) 
 
 int32_t length_controller::padded_rows(int32_t n_rows) const {
     return impl_->padded_rows(n_rows);
+}
+
+int32_t length_controller::fastest_rows(int32_t n_rows, int32_t n_context) {
+    return impl_->fastest_rows(n_rows, n_context);
 }
 
 void length_controller::observe(const round_outcome & outcome) {

@@ -33,7 +33,7 @@ struct length_params {
                               // to kernels for many rows at 9
     double probe_share = 0.006;  // of plain decoding's time, for trying lengths that are not believed to be the best
     double probe_grant = 0.4;    // the same to begin with, in plain rounds
-    double look_share  = 0.006;  // of plain decoding's time, for looks
+    double look_share  = 0.005;  // of plain decoding's time, for looks
 };
 
 struct round_outcome {
@@ -65,6 +65,9 @@ class length_controller {
 
     // Rows to run so that n_rows are computed soonest: n_rows, or more where more cost less.
     int32_t padded_rows(int32_t n_rows) const;
+
+    // The same for a pass whose length is not chosen here, by what is known of passes at this context.
+    int32_t fastest_rows(int32_t n_rows, int32_t n_context);
 
     // Ends a round.
     void observe(const round_outcome & outcome);

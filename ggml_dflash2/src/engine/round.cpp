@@ -126,11 +126,12 @@ void round_runner::walk(turn & t, const lattice & lat) const {
 // roll-back allow it.
 void round_runner::choose_length(turn & t) {
     length_controller & length = controller(1);
-    if (t.n_draft > 0) {
+    const sequence &    seq    = *t.s->seq();
+    if (seq.adaptive && t.n_draft > 0) {
         t.shorten(length.verify_length(t.confidence));
     }
-    const int32_t wanted = length.padded_rows(t.n_rows);
-    if (wanted <= std::min(tgt_.n_rollback() + 1, tgt_.n_ctx() - t.s->seq()->n())) {
+    const int32_t wanted = seq.adaptive ? length.padded_rows(t.n_rows) : length.fastest_rows(t.n_rows, seq.n());
+    if (wanted <= std::min(tgt_.n_rollback() + 1, tgt_.n_ctx() - seq.n())) {
         t.n_rows = wanted;
     }
 }
@@ -177,8 +178,8 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
     }
     const double caught_up = clock_();
     draft(turns);
-    if (leader && turns.size() == 1) {  // side by side, lengths would differ and costs are shared
-        choose_length(*leader);
+    if (turns.size() == 1) {  // side by side, lengths would differ and costs are shared
+        choose_length(turns[0]);
     }
     const double drafted = clock_();
     verify(turns);
