@@ -189,8 +189,8 @@ TEST(it_recovers_when_the_machine_changes) {
     }
 }
 
-// Requests of 64 to 256 tokens that ask to explain, and of each four one that asks to repeat a text. One CPU core with a
-// model in Q4_0, computing bound: 4 rows cost 1.9 plain rounds, a draft 0.35.
+// Requests of 64 to 256 tokens that ask to explain, and of each four one that asks to repeat a text. One CPU core with
+// a model in Q4_0, computing bound: 4 rows cost 1.9 plain rounds, a draft 0.35.
 static const sim::machine q4_0_small = {{{1, 16.0}, {2, 21.6}, {4, 30.4}, {8, 72.0}, {16, 144.0}}, 4.4, 0.4};
 
 static const sim::text explains[] = {informed(even(0.3)), informed(even(0.4)), informed(even(0.5))};
@@ -226,7 +226,7 @@ TEST(it_finds_the_requests_that_pay_among_others) {
         double late = 0.0, whole = 0.0;
         for (uint32_t seed = 1; seed <= n_seed; ++seed) {
             length_controller length({sim::n_max});
-            auto got = sim::serve(*m, traffic(seed, true), {0.05, 0.02, seed}, sim::controlled(length));
+            auto              got = sim::serve(*m, traffic(seed, true), {0.05, 0.02, seed}, sim::controlled(length));
             late += got[&repeats].late.rate() / best / n_seed;
             whole += over_plain(*m, got) / n_seed;
         }
@@ -236,17 +236,22 @@ TEST(it_finds_the_requests_that_pay_among_others) {
 }
 
 TEST(traffic_that_cannot_pay_is_not_slowed) {
+    constexpr uint32_t n_first = 60;  // requests that are the first of their engine
     for (const sim::machine * m : {&q4_0_small, &h200, &q4_1}) {
         double mean = 0.0, first = 0.0;
         for (uint32_t seed = 1; seed <= n_seed; ++seed) {
-            length_controller length({sim::n_max}), fresh({sim::n_max});
+            length_controller length({sim::n_max});
             const sim::noise  timing = {0.05, 0.02, seed};
             mean += over_plain(*m, sim::serve(*m, traffic(seed, false), timing, sim::controlled(length))) / n_seed;
+        }
+        for (uint32_t seed = 1; seed <= n_first; ++seed) {
+            length_controller length({sim::n_max});
+            const sim::noise  timing = {0.05, 0.02, seed};
             first +=
-                over_plain(*m, sim::serve(*m, {{&explains[seed % 3], 64}}, timing, sim::controlled(fresh))) / n_seed;
+                over_plain(*m, sim::serve(*m, {{&explains[seed % 3], 64}}, timing, sim::controlled(length))) / n_first;
         }
         CHECK(mean > 0.98);
-        CHECK(first > 0.97);
+        CHECK(first > 0.975);
     }
 }
 
@@ -481,7 +486,7 @@ static double p_value(const world & w, const confidence_of & confidence, std::ve
     for (int g = 0; g < n_generations; ++g) {
         const random_source   random(7, uint32_t(g));
         std::vector<token_id> seq = {0};
-        if (g % 50 == 0) {
+        if (g % 1000 == 0) {
             length.begin_request();
         }
         for (uint32_t round = 0; seq.size() < 3; ++round) {

@@ -9,10 +9,10 @@
 //     length.observe({...});
 //
 // It learns what target passes and drafts cost and how often drafted tokens are accepted, maximises expected tokens per
-// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. Where drafting
-// has not paid, it looks early in each request and now and then: drafts, and verifies only if the confidences say that
-// it pays here. Pure logic: the same timings and outcomes give the same lengths. Keep one controller for the life of an
-// engine, across requests.
+// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. Where
+// drafting has not paid, it looks early in each request and now and then: drafts, and verifies only if the confidences
+// say that it pays here. Pure logic: the same timings and outcomes give the same lengths. Keep one controller for the
+// life of an engine, across requests.
 //
 // Lossless by construction: it never sees a drafted token. Whether position i is verified depends on earlier rounds and
 // on confidences 0..i, and confidence i is a function of the tokens drawn before i only.
