@@ -78,7 +78,7 @@ void acceptance_model::add(int32_t pos, double z, bool accepted) {
 }
 
 void acceptance_model::begin_text() {
-    mean_[0] = 0.5 * (mean_[0] + usual_);
+    mean_[0] += 0.5 * std::min(n_verified_ / usual_rounds, 1.0) * (usual_ - mean_[0]);
 }
 
 void acceptance_model::tick(bool verified) {

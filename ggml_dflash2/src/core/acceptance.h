@@ -18,7 +18,7 @@ class acceptance_model {
     // An outcome at a position that was reached: all before it were accepted. Others say nothing and are not added.
     void add(int32_t pos, double z, bool accepted);
 
-    // Another text begins: the level is half-way what it was and what it usually is.
+    // Another text begins: once it is known, the level goes half-way to the usual one.
     void begin_text();
 
     // A round has gone by. Text may change unseen, so the level becomes uncertain when nothing was verified.
