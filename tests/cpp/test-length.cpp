@@ -362,7 +362,7 @@ TEST(a_look_is_verified_only_where_its_confidences_say_that_it_pays) {
         explain(length, 100);
         length.begin_request();
         int32_t n_draft = length.draft_width(100);
-        for (int i = 0; i < 20 && n_draft == 0; ++i) {  // until it can be paid
+        for (int i = 0; i < 100 && n_draft == 0; ++i) {  // until it can be paid
             round_outcome r;
             r.n_context = 100;
             r.ms_verify = 20.0;

@@ -2,6 +2,7 @@
 // bounds the loss where drafting never pays.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace dflash2 {
@@ -14,9 +15,9 @@ class budget {
     budget(double probe_share, double look_share, double grant)
         : probe_share_(probe_share), look_share_(look_share), grant_(grant) {}
 
-    // ms. Looks may also cost what drafting has saved of late.
+    // ms. Looks may also cost what drafting has saved of late, and wait until what it has lost is earned again.
     double for_probes() const { return probes_; }
-    double for_looks() const { return looks_ + saved_; }
+    double for_looks() const { return looks_ + saved_ + std::min(probes_, 0.0); }
 
     // A round of one of the three kinds, then earn(). Both others pay for what they lose out of what was saved before,
     // and for the rest like probes and looks.

@@ -298,8 +298,10 @@ struct length_controller::impl {
             survival *= model.mean(i, z[i]);
             tokens += survival;
         }
-        // What came out is noisy, what is expected may be wrong.
-        const double saved = (tokens + luck_share * (1.0 + r.n_accept - tokens)) * plain_ms - ms;
+        // What came out is noisy, what is expected may be wrong. Looks come too seldom to learn from, so they pay for
+        // what came out.
+        const double luck  = round_ == kind::look ? 1.0 : luck_share;
+        const double saved = (tokens + luck * (1.0 + r.n_accept - tokens)) * plain_ms - ms;
         if (round_ == kind::probe) {
             account.probe(std::max(ms - tokens / price, 0.0) + late);
         } else if (round_ == kind::look) {
