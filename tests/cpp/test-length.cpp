@@ -358,7 +358,10 @@ static std::array<double, 3> explain(length_controller & length, int n_rounds_a_
 
 TEST(a_look_is_verified_only_where_its_confidences_say_that_it_pays) {
     for (const float confidence : {0.3f, 0.97f}) {
-        length_controller length({sim::n_max});
+        length_params params;
+        params.probe_grant = 4.0;
+        params.probe_share = 0.0;
+        length_controller length(params);
         explain(length, 100);
         length.begin_request();
         int32_t n_draft = length.draft_width(100);
