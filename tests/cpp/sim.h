@@ -21,6 +21,7 @@ struct machine {
     double                    draft_base  = 0.0;  // ms
     double                    draft_token = 0.0;  // ms per drafted token
     double                    context     = 0.0;  // growth of a pass per 1000 tokens of context
+    double                    change      = 0.0;  // growth of the two passes after a change of rows, the second twice
 
     double pass_ms(int32_t rows, int64_t n_context) const {
         const auto   above = pass.lower_bound(rows);
@@ -142,14 +143,22 @@ class runner {
             alive = alive && uniform_(rng_) < accept[i];
             r.n_accept += alive;
         }
-        sum.ms += m.draft_ms(r.n_draft) + m.pass_ms(r.n_rows, n_context);
+        const double pass = m.pass_ms(r.n_rows, n_context) * (1.0 + m.change * n_late(r.n_rows));
+        sum.ms += m.draft_ms(r.n_draft) + pass;
         r.ms_draft  = r.n_draft > 0 ? slowed(m.draft_ms(r.n_draft)) : 0.0;
-        r.ms_verify = slowed(m.pass_ms(r.n_rows, n_context));
+        r.ms_verify = slowed(pass);
         p.observe(r);
         return 1 + r.n_accept;
     }
 
   private:
+    // 1, 2, then 0 in passes after a change of rows.
+    int32_t n_late(int32_t rows) {
+        n_same_ = rows == rows_ ? n_same_ + 1 : 0;
+        rows_   = rows;
+        return n_same_ < 2 ? n_same_ + 1 : 0;
+    }
+
     double slowed(double ms) {
         const double factor   = std::exp(n_.sd * normal_(rng_));
         const double accident = uniform_(rng_) < n_.outlier ? 3.0 + 9.0 * uniform_(rng_) : 1.0;
@@ -157,6 +166,7 @@ class runner {
     }
 
     noise                                  n_;
+    int32_t                                rows_ = 0, n_same_ = 0;
     std::mt19937                           rng_;
     std::normal_distribution<double>       normal_;
     std::uniform_real_distribution<double> uniform_;

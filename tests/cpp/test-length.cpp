@@ -255,6 +255,63 @@ TEST(traffic_that_cannot_pay_is_not_slowed) {
     }
 }
 
+// A GPU that captures a graph anew when the number of rows changes: a large target in Q4_K, and a small one.
+static sim::machine captures(sim::machine m) {
+    m.change = 0.4;
+    return m;
+}
+
+static const sim::machine h200_small = {{{1, 1.19}, {2, 1.4}, {4, 1.72}, {8, 2.03}, {9, 1.95}, {16, 2.1}}, 0.5, 0.01};
+
+static length_params staying(int32_t n_stay) {
+    length_params params;
+    params.n_stay = n_stay;
+    if (n_stay > 1) {
+        params.probe_grant = 8.0;
+    }
+    return params;
+}
+
+// The steady pace of a machine.
+static void tell(length_controller & length, const sim::machine & m) {
+    for (int32_t rows = 1; rows <= 9; ++rows) {
+        for (int i = 0; i < 3; ++i) {
+            length.know_pass(rows, m.pass_ms(rows, 0));
+        }
+    }
+}
+
+TEST(rows_stay_where_changes_of_them_are_dear) {
+    const std::vector<sim::text> texts = {even(0.9), even(0.6), even(0.2), {trained}, informed(even(0.7)),
+                                          informed({trained})};
+    double                       gain  = 0.0;
+    for (const sim::machine & m : {captures(h200), captures(h200_small)}) {
+        for (size_t t = 0; t < texts.size(); ++t) {
+            const double plain = sim::run(on(m, texts[t], 1, 1000), sim::fixed(m, 0)).from_round(0).rate();
+            double       best  = plain;
+            for (int32_t n = 1; n <= sim::n_max; ++n) {
+                best = std::max(best, sim::run(on(m, texts[t], 1, 3000), sim::fixed(m, n)).from_round(0).rate());
+            }
+            outcome o;
+            o.best = best / plain;
+            for (uint32_t seed = 1; seed <= n_seed; ++seed) {
+                length_controller kept(staying(8)), other(staying(1));
+                tell(kept, m);
+                tell(other, m);
+                const sim::trace  tr = sim::run(on(m, texts[t], seed, 600), sim::controlled(kept));
+                o.late += tr.from_round(200).rate() / best / n_seed;
+                o.plain += tr.sum.back().rate() / plain / n_seed;
+                o.worst = std::min(o.worst, tr.sum.back().rate() / plain);
+                const sim::trace free = sim::run(on(m, texts[t], seed, 600), sim::controlled(other));
+                gain += (tr.from_round(200).rate() - free.from_round(200).rate()) / best / n_seed;
+            }
+            CHECK_OUTCOME(o.late > 0.92, o, 0, t);
+            CHECK_OUTCOME(o.plain > 0.96, o, 0, t);
+        }
+    }
+    CHECK(gain / double(2 * texts.size()) > 0.05);
+}
+
 // Rounds of an ideal machine: every token is accepted, every pass takes what `pass` says.
 static void run_rounds(length_controller & length, int n, const std::function<double(int32_t rows)> & pass,
                        const std::function<void(const round_outcome &)> & see = {}) {
@@ -297,6 +354,16 @@ TEST(a_pass_of_a_length_chosen_elsewhere_is_padded_too) {
     CHECK(length.fastest_rows(8, 100) == 9);
     CHECK(length.fastest_rows(4, 100) == 4);
     CHECK(length.fastest_rows(20, 100) == 20);
+}
+
+TEST(kept_rows_hold_to_the_end_of_a_request) {
+    length_controller length(staying(8));
+    tell(length, h200);
+    run_rounds(length, 100, [](int32_t rows) { return h200.pass_ms(rows, 0); });
+    CHECK(length.draft_width(100, 2) == 2);
+    CHECK(length.verify_length({0.1f, 0.1f}) == 2);
+    CHECK(length.padded_rows(3) == 9);
+    CHECK(length.padded_rows(1) == 1);
 }
 
 TEST(an_accident_changes_nothing) {

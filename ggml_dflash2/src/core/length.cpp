@@ -21,6 +21,8 @@ static constexpr double infinity = std::numeric_limits<double>::infinity();
 static constexpr int32_t n_first_plain = 5;      // plain rounds before anything else
 static constexpr double  gain_start    = 1.01;   // over plain decoding, to begin drafting
 static constexpr double  gain_stay     = 0.99;   // to go on
+static constexpr double  gain_change   = 1.03;   // over the width that is kept, where changes are dear
+static constexpr int32_t n_unsettled   = 2;      // passes after such a change that are slow
 static constexpr double  plain_age     = 300.0;  // rounds for which its time is trusted, per gain over it
 static constexpr double  hope_least    = 1.10;   // hoped for over the rate of the best known way, for a probe
 static constexpr size_t  n_drafts      = 24;     // recent ones that a width is judged by
@@ -67,6 +69,13 @@ struct length_controller::impl {
     int64_t                  begun     = -1;  // first round of the request; -1: nothing is known of requests
     int64_t                  next_look = 0;   // first round that may be one
 
+    // where changes of the number of rows are dear
+    int32_t stay_width = 0;  // that is kept
+    kind    stay_kind  = kind::best;
+    int64_t stay_end   = 0;  // first round in which another one may be chosen
+    int32_t last_rows  = 0;
+    int32_t n_same     = 0;  // passes before the last one with as many rows
+
     // of the running round
     outlook             plan;           // decides
     double              price  = 0.0;   // tokens per ms of the best known way
@@ -81,6 +90,7 @@ struct length_controller::impl {
           account(p.probe_share, p.look_share, p.probe_grant) {}
 
     bool fixed() const { return params.n_fixed >= 0; }
+    bool steady() const { return params.n_stay > 1; }
 
     // A bucket entered for the first time begins with what its neighbour knows.
     costs & costs_at(int32_t n_context) {
@@ -98,9 +108,15 @@ struct length_controller::impl {
         return buckets.emplace(key, neighbour).first->second;
     }
 
-    // Nothing is said about counts beyond twice the largest one tried.
+    // That may be tried: step by step, but where a step is dear.
+    int32_t widest(const costs & c) const {
+        return steady() ? params.n_max : std::min(2 * c.draft.most_tried() + 1, params.n_max);
+    }
+
+    // Nothing is said about rows beyond twice the largest number tried.
     outlook look(const costs & c, bool hope_costs, bool hope_accept) const {
         outlook o;
+        o.whole = steady();
         o.row_ms.assign(size_t(params.n_rows_max) + 1, infinity);
         for (int32_t r = 1; r <= std::min(2 * c.pass.most_tried(), params.n_rows_max); ++r) {
             o.row_ms[r] = hope_costs ? c.pass.low(r, now) : c.pass.mean(r);
@@ -111,7 +127,7 @@ struct length_controller::impl {
         o.pad(params.n_max);
         o.draft.assign(size_t(params.n_max) + 1, infinity);
         o.draft[0] = 0.0;
-        for (int32_t w = 1; w <= std::min(2 * c.draft.most_tried() + 1, params.n_max); ++w) {
+        for (int32_t w = 1; w <= widest(c); ++w) {
             o.draft[w] = hope_costs ? c.draft.low(w, now) : c.draft.mean(w);
         }
         const auto accept = [&](int32_t i, double zi) { return hope_accept ? model.high(i, zi) : model.mean(i, zi); };
@@ -128,6 +144,7 @@ struct length_controller::impl {
     }
 
     void begin_request() {
+        n_same = 0;  // passes over its prompt came between
         begun = next_look = now + 1;
         model.begin_text();
     }
@@ -144,26 +161,55 @@ struct length_controller::impl {
         if (c.pass.n_samples(1) < n_first_plain) {
             return 0;
         }
+        if (now < stay_end) {
+            round_ = stay_kind;
+            return std::min(stay_width, most);
+        }
+        const int32_t width = choose_width(c, steady() ? params.n_max : most);
+        if (steady() && round_ != kind::look) {
+            stay(width);
+        }
+        return std::min(width, most);
+    }
+
+    // Where changes of the number of rows are dear.
+    void stay(int32_t width) {
+        if (plan.rows[width + 1] != plan.rows[stay_width + 1]) {
+            stay_end = now + params.n_stay;
+        }
+        stay_width = width;
+        stay_kind  = round_ == kind::look ? kind::best : round_;
+    }
+
+    int32_t choose_width(const costs & c, int32_t most) {
         plan                    = look(c, false, false);
         const double plain_rate = 1.0 / plan.pass[1];
-        price                   = plain_rate * (plain ? gain_start : gain_stay);
-        int32_t width           = 0;
+        price                   = plain_rate * (plain ? gain_start : steady() ? gain_stay / gain_change : gain_stay);
+        int32_t    width        = 0;
+        bool       better       = true;
+        const auto weigh        = [&](int32_t w) {
+            const bool   changes = steady() && plan.rows[w + 1] != plan.rows[stay_width + 1];
+            const double rate    = value(plan, plan, w, price).rate();
+            if (rate > price * (changes ? gain_change : 1.0 + 1e-6)) {
+                price  = rate;
+                width  = w;
+                better = true;
+            }
+        };
+        if (stay_width > 0) {
+            weigh(stay_width);
+        }
         // The objective is a ratio: a better rate is a higher price of time, which asks for other lengths.
-        for (bool better = true; better;) {
+        while (better) {
             better = false;
             for (int32_t w = 1; w <= std::min(c.draft.most_tried(), most); ++w) {
-                const double rate = value(plan, plan, w, price).rate();
-                if (rate > price * (1.0 + 1e-6)) {
-                    price  = rate;
-                    width  = w;
-                    better = true;
-                }
+                weigh(w);
             }
         }
         plain = width == 0;
         price = plain ? plain_rate : std::max(price, plain_rate);
         // The promise rests on the time of plain decoding, so that is measured now and then, oftener in a close race.
-        if (c.pass.age(1, now) >
+        if (c.pass.age(1, now) / (steady() ? 8 : 1) >
             std::clamp(plain_age * (price / plain_rate - 1.0), plain_age / 20.0, plain_age / 2.0)) {
             round_ = kind::probe;
             return 0;
@@ -199,20 +245,30 @@ struct length_controller::impl {
         return to > 0 && (1.0 + n_kept) * c.draft.mean(to) <= account.for_looks() ? to : 0;
     }
 
+    // Whether to verify a whole look. The later confidences are functions of tokens that would not be verified then.
+    bool look_pays(int32_t n_draft) const {
+        double reach = 1.0, gain = 0.0;
+        for (int32_t i = 0; i < n_draft; ++i) {
+            reach *= i == 0 ? model.mean(0, z[0]) : plan.typical[i];
+            gain += reach;
+        }
+        return gain > price * (plan.pass[n_draft + 1] - plan.pass[1]);
+    }
+
     // Returns the width of a probe instead when one is hopeful and can be paid. The acceptance is hoped about only
     // where it is not watched anyway.
     int32_t probe(const costs & c, int32_t width, int32_t most) {
         outlook hope = look(c, true, plain);
         double  best = 0.0, best_loss = 0.0;
         int32_t to = width;
-        for (int32_t w = plain ? 1 : 0; w <= std::min(2 * c.draft.most_tried() + 1, most); ++w) {
+        for (int32_t w = plain ? 1 : 0; w <= std::min(widest(c), most); ++w) {
             const worth  v     = value(hope, plan, w, price);
             const double loss  = std::max(v.ms - v.tokens / price, 0.0) / plan.pass[1];
             const double hoped = value(hope, hope, w, price).rate() / price;
             const double score = (hoped - hope_least) / (loss + 0.1);
             if (score > best && loss < budget::probes_most) {
                 best      = score;
-                best_loss = loss * plan.pass[1];
+                best_loss = loss * plan.pass[1] * params.n_stay;
                 to        = w;
             }
         }
@@ -232,6 +288,15 @@ struct length_controller::impl {
         if (fixed()) {
             return n_draft;
         }
+        if (steady()) {
+            if (round_ == kind::look) {
+                if (!look_pays(n_draft)) {
+                    return 0;
+                }
+                stay(n_draft);
+            }
+            return n_draft;
+        }
         const bool hoping = round_ == kind::probe && plain;
         stop_rule  rule(plan, n_draft, price);
         int32_t    n = 0;
@@ -242,8 +307,22 @@ struct length_controller::impl {
     }
 
     int32_t padded_rows(int32_t n_rows) const {
-        const bool known = !fixed() && n_rows >= 1 && n_rows < int32_t(plan.rows.size());
-        return known ? plan.rows[n_rows] : n_rows;
+        if (fixed() || n_rows < 1 || n_rows >= int32_t(plan.rows.size())) {
+            return n_rows;
+        }
+        // At the end of a request there is less room, which changes nothing either.
+        return n_rows > 1 && steady() ? std::max(plan.rows[n_rows], plan.rows[stay_width + 1]) : plan.rows[n_rows];
+    }
+
+    void know_pass(int32_t n_rows, double ms) {
+        costs_at(0).pass.add(std::clamp(n_rows, 1, params.n_rows_max), ms, now);
+    }
+
+    // A round after a change of the number of rows, or after a prompt, says little about costs where that is dear.
+    bool settled(int32_t n_rows) {
+        n_same    = n_rows == last_rows ? n_same + 1 : 0;
+        last_rows = n_rows;
+        return !steady() || n_same >= n_unsettled;
     }
 
     int32_t fastest_rows(int32_t n_rows, int32_t n_context) {
@@ -258,13 +337,14 @@ struct length_controller::impl {
         r.n_rows             = std::clamp(r.n_rows, 1, params.n_rows_max);
         costs &      c       = costs_at(r.n_context);
         const double ms_pass = r.n_draft > 0 ? r.ms_verify : r.ms_draft + r.ms_verify;
-        const double change  = c.pass.add(r.n_rows, ms_pass, now);
+        const bool   usual   = settled(r.n_rows);
+        const double change  = usual ? c.pass.add(r.n_rows, ms_pass, now) : 0.0;
         if (change != 0.0) {
             c.draft.doubt(change);
         }
-        if (r.n_draft > 0) {
+        if (usual && r.n_draft > 0) {
             c.draft.add(r.n_draft, r.ms_draft, now);
-        } else if (c.draft.most_tried() == 0) {
+        } else if (c.draft.most_tried() == 0 && c.pass.most_tried() > 0) {
             c.draft = cost_table(params.n_max, draft_prior * c.pass.mean(1), draft_slope);
         }
         model.tick(r.n_verify > 0);
@@ -282,16 +362,19 @@ struct length_controller::impl {
             drafts.pop_front();
         }
         if (!fixed() && c.pass.n_samples(1) >= n_first_plain) {
-            settle(c, r);
+            settle(c, r, usual || now < begun + n_unsettled);
         }
     }
 
-    // Pays for the round, at the prices and acceptances believed after it.
-    void settle(const costs & c, const round_outcome & r) {
+    // Pays for the round, at the prices and acceptances believed after it. by_belief: not at what it took.
+    void settle(const costs & c, const round_outcome & r, bool by_belief) {
         const double plain_ms = c.pass.mean(1);
         double       ms = c.pass.mean(r.n_rows), tokens = 1.0, survival = 1.0;
         if (r.n_draft > 0) {
             ms += c.draft.mean(r.n_draft);
+        }
+        if (!by_belief && std::isfinite(r.ms_draft + r.ms_verify)) {
+            ms = std::clamp(r.ms_draft + r.ms_verify, ms, ms + budget::probes_most * plain_ms);
         }
         const double late = std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, budget::probes_most * plain_ms) : 0.0;
         for (int32_t i = 0; i < r.n_verify; ++i) {
@@ -337,6 +420,7 @@ length_controller::length_controller(const length_params & params) {
     check(p.n_max >= 0 && p.n_max < 1024, "n_max in 0..1023", p.n_max);
     check(p.n_fixed >= -1 && p.n_fixed <= p.n_max, "n_fixed in -1..n_max", p.n_fixed);
     check(p.n_rows_max > p.n_max && p.n_rows_max <= 4096, "n_rows_max 0 or in n_max + 1..4096", p.n_rows_max);
+    check(p.n_stay >= 1 && p.n_stay <= 1024, "n_stay in 1..1024", p.n_stay);
     check(p.probe_share >= 0.0 && p.probe_share <= 1.0, "probe_share in 0..1", int32_t(p.probe_share));
     check(p.look_share >= 0.0 && p.look_share <= 1.0, "look_share in 0..1", int32_t(p.look_share));
     check(p.probe_grant >= 0.0 && p.probe_grant <= 1e3, "probe_grant in 0..1000", int32_t(p.probe_grant));
@@ -344,6 +428,10 @@ length_controller::length_controller(const length_params & params) {
 }
 
 length_controller::~length_controller() = default;
+
+void length_controller::know_pass(int32_t n_rows, double ms) {
+    impl_->know_pass(n_rows, ms);
+}
 
 void length_controller::begin_request() {
     impl_->begin_request();

@@ -18,6 +18,9 @@ void outlook::pad(int32_t n_max) {
 }
 
 bool stop_rule::goes_on(double accept) {
+    if (o_.whole) {
+        return true;
+    }
     double reach = survival_, gain = 0.0;
     for (int32_t i = n_; i < n_draft_; ++i) {
         reach *= i == n_ ? accept : o_.typical[i];

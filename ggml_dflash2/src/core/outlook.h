@@ -14,6 +14,7 @@ struct outlook {
     std::vector<double>              draft;    // [n_max + 1] ms
     std::vector<std::vector<double>> accept;   // [n_max, n_drafts] of recent drafts, at least one
     std::vector<double>              typical;  // [n_max] acceptance at typical confidence
+    bool                             whole = false;  // drafts are verified whole
 
     // Fills rows and pass. Pads only where that saves a noticeable share of the time.
     void pad(int32_t n_max);

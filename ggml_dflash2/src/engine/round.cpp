@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/pass-times.h"
 #include "engine/timer.h"
 #include "ggml_dflash2/error.h"
 
@@ -15,23 +16,11 @@ round_runner::round_runner(target & tgt, drafter * dft, const engine_params & pa
       clock_(params.clock ? params.clock : std::function<double()>(steady_ms)) {}
 
 void round_runner::warm_up() {
-    constexpr int32_t n_first = 3, n_timed = 3;
-    for (int32_t n = std::min(std::max(n_draft_max_ + 1, 9), tgt_.n_ctx()); n >= 1; --n) {
-        std::vector<target_row> rows;
-        for (int32_t i = 0; i < n; ++i) {
-            rows.push_back({0, 0, i, true});
-        }
-        tgt_.truncate(0, 0);
-        for (int32_t i = 0; i < n_first + n_timed; ++i) {
-            const double begin = clock_();
-            tgt_.decode(rows);
-            round_outcome o;
-            o.n_rows    = n;
-            o.ms_verify = clock_() - begin;
-            tgt_.truncate(0, 0);
-            if (i >= n_first) {
-                controller(1).observe(o);
-            }
+    const pass_times times = time_passes(tgt_, std::max(n_draft_max_ + 1, 9), clock_);
+    n_stay_                = times.change > 1.1 ? 8 : 1;
+    for (int32_t n = (int32_t) times.ms.size() - 1; n >= 1; --n) {
+        for (int32_t i = 0; i < 3; ++i) {  // as sure as of three samples
+            controller(1).know_pass(n, times.ms[n]);
         }
     }
 }
@@ -46,7 +35,11 @@ void round_runner::turn::shorten(int32_t n) {
 
 length_controller & round_runner::controller(size_t n_turns) {
     length_params p;
-    p.n_max = n_draft_max_;
+    p.n_max  = n_draft_max_;
+    p.n_stay = n_stay_;
+    if (n_stay_ > 1) {
+        p.probe_grant = 8.0;  // a first try is a stay, and two changes
+    }
     return lengths_.try_emplace(n_turns, p).first->second;
 }
 

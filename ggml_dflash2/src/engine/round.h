@@ -50,6 +50,7 @@ class round_runner {
     int32_t                 n_draft_max_;
     std::function<double()> clock_;
     size_t                  n_rounds_ = 0;
+    int32_t                 n_stay_   = 1;  // see length_params
     int64_t                 alone_    = 0;  // latest adaptive request that ran alone
 
     // By number of requests that run side by side, since that changes what a row costs.

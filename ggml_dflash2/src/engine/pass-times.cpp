@@ -1,0 +1,50 @@
+#include "engine/pass-times.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace dflash2 {
+
+static constexpr int32_t n_first = 3, n_timed = 3, n_changes = 6;
+
+static double median(std::vector<double> x) {
+    const auto middle = x.begin() + std::ptrdiff_t(x.size() / 2);
+    std::nth_element(x.begin(), middle, x.end());
+    return *middle;
+}
+
+pass_times time_passes(target & tgt, int32_t n_most, const std::function<double()> & clock) {
+    n_most           = std::min(n_most, tgt.n_ctx());
+    const auto timed = [&](int32_t n) {
+        std::vector<target_row> rows;
+        for (int32_t i = 0; i < n; ++i) {
+            rows.push_back({0, 0, i, true});
+        }
+        const double begin = clock();
+        tgt.decode(rows);
+        const double ms = clock() - begin;
+        tgt.truncate(0, 0);
+        return ms;
+    };
+    tgt.truncate(0, 0);
+    pass_times out = {std::vector<double>(size_t(n_most) + 1), 1.0};
+    for (int32_t n = n_most; n >= 1; --n) {
+        for (int32_t i = 0; i < n_first; ++i) {
+            timed(n);
+        }
+        std::vector<double> samples(n_timed);
+        for (double & ms : samples) {
+            ms = timed(n);
+        }
+        out.ms[n] = median(samples);
+    }
+    std::vector<double> changed;
+    for (int32_t i = 0; i < n_changes; ++i) {
+        const int32_t n = std::max(1, n_most - i % 2);
+        changed.push_back(timed(n) / out.ms[n]);
+    }
+    out.change = median(changed);
+    return out;
+}
+
+}  // namespace dflash2
