@@ -170,7 +170,7 @@ def first_token_ms(one: Timed, n_context: int, args: argparse.Namespace) -> floa
 def at_length(one: Timed, runs: Runs, round_ms: float, args: argparse.Namespace) -> float | None:
     """Tokens per second if the runs had kept as many tokens as the rates say, at the same round."""
     drafts = sum(run.num_drafts for of_repetition in runs for run in of_repetition)
-    tokens = sum(run.num_draft_tokens for of_repetition in runs for run in of_repetition)
+    tokens = sum(run.num_verified_tokens for of_repetition in runs for run in of_repetition)
     if one.length is None or args.unforced or not drafts:
         return None
     return 1000.0 * expected_length(one.length, tokens / drafts, args.block) / round_ms

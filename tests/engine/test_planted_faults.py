@@ -206,6 +206,7 @@ def measure_engine(folder: Path, sees: str) -> float:
     return p_value(counts, ExactLaws(alone, PARAMS).continuations(N_TOKENS))
 
 
+@pytest.mark.rounding  # top_k cuts at a border
 def test_the_engine_is_lossless_with_a_drafter_that_draws_for_itself(tmp_path: Path) -> None:
     assert measure_engine(tmp_path, "nothing") > 1e-4
 

@@ -28,7 +28,7 @@ def a_run(n_tokens: int, seconds: float, accepted: int = 0, drafts: int = 0) -> 
         seconds=seconds,
         num_rounds=n_tokens - accepted,
         num_drafts=drafts,
-        num_draft_tokens=3 * drafts,
+        num_verified_tokens=3 * drafts,
         num_accepted_tokens=accepted,
         draft_ms=100.0 * drafts,
         verify_ms=500.0 * seconds,

@@ -19,7 +19,7 @@ class Run:
         n_tokens: after the first.
         seconds: wall time of these.
         num_rounds: target passes; num_drafts: of them with a draft.
-        num_draft_tokens, num_accepted_tokens: as in `Stats`.
+        num_verified_tokens, num_accepted_tokens: drafted ones, as in `Stats`.
         draft_ms, verify_ms: in total; None where an engine does not tell.
     """
 
@@ -27,7 +27,7 @@ class Run:
     seconds: float
     num_rounds: int
     num_drafts: int
-    num_draft_tokens: int
+    num_verified_tokens: int
     num_accepted_tokens: int
     draft_ms: float | None
     verify_ms: float | None
@@ -65,7 +65,7 @@ class OurEngine:
             seconds=seconds,
             num_rounds=stats.num_rounds,
             num_drafts=stats.num_drafts,
-            num_draft_tokens=stats.num_draft_tokens,
+            num_verified_tokens=stats.num_verified_tokens,
             num_accepted_tokens=stats.num_accepted_tokens,
             draft_ms=stats.draft_ms,
             verify_ms=stats.verify_ms,
@@ -100,7 +100,7 @@ class Server:
             seconds=answer["timings"]["predicted_ms"] / 1000.0,
             num_rounds=n - accepted,
             num_drafts=drafts,
-            num_draft_tokens=self._counters.num_draft_tokens - before.num_draft_tokens,
+            num_verified_tokens=self._counters.num_draft_tokens - before.num_draft_tokens,
             num_accepted_tokens=accepted,
             draft_ms=self._new_draft_ms() if drafts else 0.0,
             verify_ms=None,
