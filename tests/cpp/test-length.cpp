@@ -282,8 +282,8 @@ static void tell(length_controller & length, const sim::machine & m) {
 }
 
 TEST(rows_stay_where_changes_of_them_are_dear) {
-    const std::vector<sim::text> texts = {even(0.9), even(0.6), even(0.2), {trained}, informed(even(0.7)),
-                                          informed({trained})};
+    const std::vector<sim::text> texts = {even(0.9), even(0.6),           even(0.2),
+                                          {trained}, informed(even(0.7)), informed({trained})};
     double                       gain  = 0.0;
     for (const sim::machine & m : {captures(h200), captures(h200_small)}) {
         for (size_t t = 0; t < texts.size(); ++t) {
@@ -298,10 +298,10 @@ TEST(rows_stay_where_changes_of_them_are_dear) {
                 length_controller kept(staying(8)), other(staying(1));
                 tell(kept, m);
                 tell(other, m);
-                const sim::trace  tr = sim::run(on(m, texts[t], seed, 600), sim::controlled(kept));
+                const sim::trace tr = sim::run(on(m, texts[t], seed, 600), sim::controlled(kept));
                 o.late += tr.from_round(200).rate() / best / n_seed;
                 o.plain += tr.sum.back().rate() / plain / n_seed;
-                o.worst = std::min(o.worst, tr.sum.back().rate() / plain);
+                o.worst               = std::min(o.worst, tr.sum.back().rate() / plain);
                 const sim::trace free = sim::run(on(m, texts[t], seed, 600), sim::controlled(other));
                 gain += (tr.from_round(200).rate() - free.from_round(200).rate()) / best / n_seed;
             }

@@ -8,12 +8,12 @@ namespace dflash2 {
 
 // Costs and acceptances: as believed, or as hoped for. A cost is infinite where too little is known.
 struct outlook {
-    std::vector<double>              row_ms;   // [n_rows_max + 1] of a target pass
-    std::vector<int32_t>             rows;     // [n_max + 2]: of the pass that computes that many rows soonest
-    std::vector<double>              pass;     // [n_max + 2] ms of that pass
-    std::vector<double>              draft;    // [n_max + 1] ms
-    std::vector<std::vector<double>> accept;   // [n_max, n_drafts] of recent drafts, at least one
-    std::vector<double>              typical;  // [n_max] acceptance at typical confidence
+    std::vector<double>              row_ms;         // [n_rows_max + 1] of a target pass
+    std::vector<int32_t>             rows;           // [n_max + 2]: of the pass that computes that many rows soonest
+    std::vector<double>              pass;           // [n_max + 2] ms of that pass
+    std::vector<double>              draft;          // [n_max + 1] ms
+    std::vector<std::vector<double>> accept;         // [n_max, n_drafts] of recent drafts, at least one
+    std::vector<double>              typical;        // [n_max] acceptance at typical confidence
     bool                             whole = false;  // drafts are verified whole
 
     // Fills rows and pass. Pads only where that saves a noticeable share of the time.
