@@ -2,7 +2,8 @@
 
 On the real engine: drafters that know the draws to come, so that lengths anticipate and streams
 are shared. Its walk and verification are its own, so faults in q and u are planted in a round
-that is modelled in Python on the target's real laws; and in core, by test-losslessness.cpp.
+that is modelled in Python on the target's real laws; in core, by test-losslessness.cpp; and in the
+engine's sources, by scripts/mutate.py.
 """
 
 from __future__ import annotations
