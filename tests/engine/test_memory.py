@@ -53,9 +53,11 @@ def test_the_plan_of_a_target_is_what_it_allocates(pair: list[Path], device: str
 def test_the_plan_of_a_drafter_is_what_it_allocates(pair: list[Path], device: str) -> None:
     (_, planned), (target, real) = (open_pair(pair, plan_only=plan) for plan in (True, False))
     plan, taken = by_purpose(planned.memory), by_purpose(real.memory)
-    graphs = ("draft graphs", device)
-    bound = plan.pop(graphs)
-    assert taken.pop(graphs) < bound
+    graphs = ("draft graphs", device)  # on a GPU some are on the CPU too
+    bounds = {use: plan.pop(use) for use in list(plan) if use[0] == graphs[0]}
+    bound = bounds[graphs]
+    for use in bounds:
+        assert 0 < taken.pop(use) < bounds[use]
     assert taken == plan
     assert taken["draft K/V", device] == real.cache_bytes
 
@@ -65,7 +67,7 @@ def test_the_plan_of_a_drafter_is_what_it_allocates(pair: list[Path], device: st
     for width in (1, 2, 3, 4, 5, 6, 7, None):
         engine.generate(prompts, SamplingParams(max_tokens=12), spec_draft_n_max=width)
     assert real.graphs_built > 12
-    assert bound / 3 < by_purpose(real.memory)[graphs] <= bound
+    assert bound / 4 < by_purpose(real.memory)[graphs] <= bound
     assert by_purpose(real.memory)["draft K/V", device] == plan["draft K/V", device]
     whole = by_purpose(plan_memory(*pair, n_ctx=N_CTX, n_parallel=N_SEQ))
     for use in target.memory:  # with the rows and the room that the drafter's taps need
