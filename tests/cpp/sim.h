@@ -188,4 +188,23 @@ inline trace run(const scenario & s, const policy & p) {
     return tr;
 }
 
+// Rounds of an ideal machine: every token is accepted, every pass takes what `pass` says.
+inline void run_rounds(dflash2::length_controller & length, int n, const std::function<double(int32_t rows)> & pass,
+                       const std::function<void(const dflash2::round_outcome &)> & see = {}) {
+    for (int i = 0; i < n; ++i) {
+        dflash2::round_outcome r;
+        r.n_draft   = length.draft_width(100);
+        r.n_verify  = r.n_draft > 0 ? length.verify_length(std::vector<float>(size_t(r.n_draft), 0.9f)) : 0;
+        r.n_accept  = r.n_verify;
+        r.n_rows    = length.padded_rows(r.n_verify + 1);
+        r.n_context = 100;
+        r.ms_draft  = r.n_draft > 0 ? 5.0 : 0.0;
+        r.ms_verify = pass(r.n_rows);
+        length.observe(r);
+        if (see) {
+            see(r);
+        }
+    }
+}
+
 }  // namespace sim

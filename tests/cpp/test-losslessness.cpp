@@ -5,15 +5,10 @@
 #include <random>
 
 #include "core/verify.h"
+#include "sanitized.h"
 #include "testing.h"
 
 using namespace dflash2;
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
-#define __SANITIZE_ADDRESS__
-#endif
-#endif
 
 // generations per test; every fault shows in n_few
 #if defined(__SANITIZE_ADDRESS__)

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <iterator>
 #include <limits>
-#include <map>
 #include <string>
 
 #include "core/acceptance.h"
 #include "core/budget.h"
-#include "core/cost.h"
+#include "core/context-costs.h"
 #include "core/outlook.h"
+#include "core/row-stay.h"
 #include "ggml_dflash2/error.h"
 
 namespace dflash2 {
@@ -22,7 +21,6 @@ static constexpr int32_t n_first_plain = 5;      // plain rounds before anything
 static constexpr double  gain_start    = 1.01;   // over plain decoding, to begin drafting
 static constexpr double  gain_stay     = 0.99;   // to go on
 static constexpr double  gain_change   = 1.03;   // over the width that is kept, where changes are dear
-static constexpr int32_t n_unsettled   = 2;      // passes after such a change that are slow
 static constexpr double  plain_age     = 300.0;  // rounds for which its time is trusted, per gain over it
 static constexpr double  hope_least    = 1.10;   // hoped for over the rate of the best known way, for a probe
 static constexpr size_t  n_drafts      = 24;     // recent ones that a width is judged by
@@ -34,24 +32,12 @@ static constexpr double  luck_share    = 0.25;   // of what came out in the acco
 static constexpr double  z_prior       = 1.5;    // log odds of a confidence, until some have been seen
 static constexpr double  z_gain        = 1.0 / 32;
 
-// Before any draft: its cost in plain rounds, and how it grows per token.
-static constexpr double draft_prior = 0.3, draft_slope = 0.25;
-static constexpr double pass_slope = 0.1;
-
 static double log_odds(float confidence) {
     const double p = std::clamp(double(confidence), 0.01, 0.99);
     return std::log(p / (1.0 - p));
 }
 
-static int32_t context_bucket(int32_t n_context) {
-    return n_context < 512 ? 0 : int32_t(std::log2(n_context / 256));
-}
-
 struct length_controller::impl {
-    struct costs {
-        cost_table pass, draft;
-    };
-
     enum class kind { best, probe, look };  // of a round
 
     struct past_draft {
@@ -59,22 +45,18 @@ struct length_controller::impl {
         std::vector<double> z;  // log odds of the confidences
     };
 
-    length_params            params;
-    std::map<int32_t, costs> buckets;  // by context
-    acceptance_model         model;
-    std::vector<double>      z_typical;  // [n_max]
-    std::deque<past_draft>   drafts;
-    budget                   account;
-    int64_t                  now       = 0;   // number of the round
-    int64_t                  begun     = -1;  // first round of the request; -1: nothing is known of requests
-    int64_t                  next_look = 0;   // first round that may be one
+    length_params          params;
+    context_costs          known;
+    acceptance_model       model;
+    std::vector<double>    z_typical;  // [n_max]
+    std::deque<past_draft> drafts;
+    budget                 account;
+    int64_t                now       = 0;   // number of the round
+    int64_t                begun     = -1;  // first round of the request; -1: nothing is known of requests
+    int64_t                next_look = 0;   // first round that may be one
 
-    // where changes of the number of rows are dear
-    int32_t stay_width = 0;  // that is kept
-    kind    stay_kind  = kind::best;
-    int64_t stay_end   = 0;  // first round in which another one may be chosen
-    int32_t last_rows  = 0;
-    int32_t n_same     = 0;  // passes before the last one with as many rows
+    row_stay stay;
+    kind     stay_kind = kind::best;
 
     // of the running round
     outlook             plan;           // decides
@@ -85,38 +67,23 @@ struct length_controller::impl {
 
     explicit impl(const length_params & p)
         : params(p),
+          known(p.n_rows_max, p.n_max),
           model(p.n_max),
           z_typical(size_t(p.n_max), z_prior),
-          account(p.probe_share, p.look_share, p.probe_grant) {}
+          account(p.probe_share, p.look_share, p.probe_grant),
+          stay(p.n_stay) {}
 
     bool fixed() const { return params.n_fixed >= 0; }
-    bool steady() const { return params.n_stay > 1; }
-
-    // A bucket entered for the first time begins with what its neighbour knows.
-    costs & costs_at(int32_t n_context) {
-        const int32_t key = context_bucket(n_context);
-        const auto    it  = buckets.lower_bound(key);
-        if (it != buckets.end() && it->first == key) {
-            return it->second;
-        }
-        if (buckets.empty()) {
-            const costs unknown = {cost_table(params.n_rows_max, infinity, pass_slope),
-                                   cost_table(params.n_max, infinity, draft_slope)};
-            return buckets.emplace(key, unknown).first->second;
-        }
-        const costs neighbour = it == buckets.begin() ? it->second : std::prev(it)->second;
-        return buckets.emplace(key, neighbour).first->second;
-    }
 
     // That may be tried: step by step, but where a step is dear.
-    int32_t widest(const costs & c) const {
-        return steady() ? params.n_max : std::min(2 * c.draft.most_tried() + 1, params.n_max);
+    int32_t widest(const context_costs::costs & c) const {
+        return stay.on() ? params.n_max : std::min(2 * c.draft.most_tried() + 1, params.n_max);
     }
 
     // Nothing is said about rows beyond twice the largest number tried.
-    outlook look(const costs & c, bool hope_costs, bool hope_accept) const {
+    outlook look(const context_costs::costs & c, bool hope_costs, bool hope_accept) const {
         outlook o;
-        o.whole = steady();
+        o.whole = stay.on();
         o.row_ms.assign(size_t(params.n_rows_max) + 1, infinity);
         for (int32_t r = 1; r <= std::min(2 * c.pass.most_tried(), params.n_rows_max); ++r) {
             o.row_ms[r] = hope_costs ? c.pass.low(r, now) : c.pass.mean(r);
@@ -144,14 +111,14 @@ struct length_controller::impl {
     }
 
     void begin_request() {
-        n_same = 0;  // passes over its prompt came between
+        stay.interrupt();  // passes over its prompt come between
         begun = next_look = now + 1;
         model.begin_text();
     }
 
     int32_t draft_width(int32_t n_context, int32_t n_most) {
-        const costs & c    = costs_at(n_context);
-        const int32_t most = std::clamp(n_most, 0, params.n_max);
+        const context_costs::costs & c    = known.at(n_context);
+        const int32_t                most = std::clamp(n_most, 0, params.n_max);
         now += 1;
         round_ = kind::best;
         z.clear();
@@ -161,43 +128,40 @@ struct length_controller::impl {
         if (c.pass.n_samples(1) < n_first_plain) {
             return 0;
         }
-        if (now < stay_end) {
+        if (stay.holds(now)) {
             round_ = stay_kind;
-            return std::min(stay_width, most);
+            return std::min(stay.width(), most);
         }
-        const int32_t width = choose_width(c, steady() ? params.n_max : most);
-        if (steady() && round_ != kind::look) {
-            stay(width);
+        const int32_t width = choose_width(c, stay.on() ? params.n_max : most);
+        if (stay.on() && round_ != kind::look) {
+            keep(width);
         }
         return std::min(width, most);
     }
 
-    // Where changes of the number of rows are dear.
-    void stay(int32_t width) {
-        if (plan.rows[width + 1] != plan.rows[stay_width + 1]) {
-            stay_end = now + params.n_stay;
-        }
-        stay_width = width;
-        stay_kind  = round_ == kind::look ? kind::best : round_;
+    void keep(int32_t width) {
+        stay.choose(width, changes(width), now);
+        stay_kind = round_ == kind::look ? kind::best : round_;
     }
 
-    int32_t choose_width(const costs & c, int32_t most) {
+    bool changes(int32_t width) const { return stay.on() && plan.rows[width + 1] != plan.rows[stay.width() + 1]; }
+
+    int32_t choose_width(const context_costs::costs & c, int32_t most) {
         plan                    = look(c, false, false);
         const double plain_rate = 1.0 / plan.pass[1];
-        price                   = plain_rate * (plain ? gain_start : steady() ? gain_stay / gain_change : gain_stay);
+        price                   = plain_rate * (plain ? gain_start : stay.on() ? gain_stay / gain_change : gain_stay);
         int32_t    width        = 0;
         bool       better       = true;
         const auto weigh        = [&](int32_t w) {
-            const bool   changes = steady() && plan.rows[w + 1] != plan.rows[stay_width + 1];
-            const double rate    = value(plan, plan, w, price).rate();
-            if (rate > price * (changes ? gain_change : 1.0 + 1e-6)) {
+            const double rate = value(plan, plan, w, price).rate();
+            if (rate > price * (changes(w) ? gain_change : 1.0 + 1e-6)) {
                 price  = rate;
                 width  = w;
                 better = true;
             }
         };
-        if (stay_width > 0) {
-            weigh(stay_width);
+        if (stay.width() > 0) {
+            weigh(stay.width());
         }
         // The objective is a ratio: a better rate is a higher price of time, which asks for other lengths.
         while (better) {
@@ -209,7 +173,7 @@ struct length_controller::impl {
         plain = width == 0;
         price = plain ? plain_rate : std::max(price, plain_rate);
         // The promise rests on the time of plain decoding, so that is measured now and then, oftener in a close race.
-        if (c.pass.age(1, now) / (steady() ? 8 : 1) >
+        if (c.pass.age(1, now) / (stay.on() ? 8 : 1) >
             std::clamp(plain_age * (price / plain_rate - 1.0), plain_age / 20.0, plain_age / 2.0)) {
             round_ = kind::probe;
             return 0;
@@ -226,7 +190,7 @@ struct length_controller::impl {
 
     // Of a draft that is verified only where its confidences say that it pays; 0: none. Worth it where drafts as sure
     // as one can hope for would pay.
-    int32_t look_width(const costs & c, int32_t most) const {
+    int32_t look_width(const context_costs::costs & c, int32_t most) const {
         outlook sure = plan;
         for (int32_t i = 0; i < params.n_max; ++i) {
             sure.typical[i] = model.mean(i, z_look);
@@ -257,7 +221,7 @@ struct length_controller::impl {
 
     // Returns the width of a probe instead when one is hopeful and can be paid. The acceptance is hoped about only
     // where it is not watched anyway.
-    int32_t probe(const costs & c, int32_t width, int32_t most) {
+    int32_t probe(const context_costs::costs & c, int32_t width, int32_t most) {
         outlook hope = look(c, true, plain);
         double  best = 0.0, best_loss = 0.0;
         int32_t to = width;
@@ -288,12 +252,12 @@ struct length_controller::impl {
         if (fixed()) {
             return n_draft;
         }
-        if (steady()) {
+        if (stay.on()) {
             if (round_ == kind::look) {
                 if (!look_pays(n_draft)) {
                     return 0;
                 }
-                stay(n_draft);
+                keep(n_draft);
             }
             return n_draft;
         }
@@ -311,41 +275,34 @@ struct length_controller::impl {
             return n_rows;
         }
         // At the end of a request there is less room, which changes nothing either.
-        return n_rows > 1 && steady() ? std::max(plan.rows[n_rows], plan.rows[stay_width + 1]) : plan.rows[n_rows];
+        return n_rows > 1 && stay.on() ? std::max(plan.rows[n_rows], plan.rows[stay.width() + 1]) : plan.rows[n_rows];
     }
 
     void know_pass(int32_t n_rows, double ms) {
-        costs_at(0).pass.add(std::clamp(n_rows, 1, params.n_rows_max), ms, now);
-    }
-
-    // A round after a change of the number of rows, or after a prompt, says little about costs where that is dear.
-    bool settled(int32_t n_rows) {
-        n_same    = n_rows == last_rows ? n_same + 1 : 0;
-        last_rows = n_rows;
-        return !steady() || n_same >= n_unsettled;
+        known.at(0).pass.add(std::clamp(n_rows, 1, params.n_rows_max), ms, now);
     }
 
     int32_t fastest_rows(int32_t n_rows, int32_t n_context) {
-        const costs & c = costs_at(n_context);
+        const context_costs::costs & c = known.at(n_context);
         return c.pass.most_tried() > 0 && n_rows <= params.n_max + 1 ? look(c, false, false).rows[n_rows] : n_rows;
     }
 
     void observe(round_outcome r) {
-        r.n_draft            = std::min(r.n_draft, params.n_max);
-        r.n_verify           = std::min(r.n_verify, int32_t(z.size()));
-        r.n_accept           = std::min(r.n_accept, r.n_verify);
-        r.n_rows             = std::clamp(r.n_rows, 1, params.n_rows_max);
-        costs &      c       = costs_at(r.n_context);
-        const double ms_pass = r.n_draft > 0 ? r.ms_verify : r.ms_draft + r.ms_verify;
-        const bool   usual   = settled(r.n_rows);
-        const double change  = usual ? c.pass.add(r.n_rows, ms_pass, now) : 0.0;
+        r.n_draft                      = std::min(r.n_draft, params.n_max);
+        r.n_verify                     = std::min(r.n_verify, int32_t(z.size()));
+        r.n_accept                     = std::min(r.n_accept, r.n_verify);
+        r.n_rows                       = std::clamp(r.n_rows, 1, params.n_rows_max);
+        context_costs::costs & c       = known.at(r.n_context);
+        const double           ms_pass = r.n_draft > 0 ? r.ms_verify : r.ms_draft + r.ms_verify;
+        const bool             usual   = stay.settled(r.n_rows);
+        const double           change  = usual ? c.pass.add(r.n_rows, ms_pass, now) : 0.0;
         if (change != 0.0) {
             c.draft.doubt(change);
         }
         if (usual && r.n_draft > 0) {
             c.draft.add(r.n_draft, r.ms_draft, now);
         } else if (c.draft.most_tried() == 0 && c.pass.most_tried() > 0) {
-            c.draft = cost_table(params.n_max, draft_prior * c.pass.mean(1), draft_slope);
+            c.guess_draft();
         }
         model.tick(r.n_verify > 0);
         for (int32_t i = 0; i < std::min(r.n_accept + 1, r.n_verify); ++i) {
@@ -362,12 +319,12 @@ struct length_controller::impl {
             drafts.pop_front();
         }
         if (!fixed() && c.pass.n_samples(1) >= n_first_plain) {
-            settle(c, r, usual || now < begun + n_unsettled);
+            settle(c, r, usual || now < begun + row_stay::n_unsettled);
         }
     }
 
     // Pays for the round, at the prices and acceptances believed after it. by_belief: not at what it took.
-    void settle(const costs & c, const round_outcome & r, bool by_belief) {
+    void settle(const context_costs::costs & c, const round_outcome & r, bool by_belief) {
         const double plain_ms = c.pass.mean(1);
         double       ms = c.pass.mean(r.n_rows), tokens = 1.0, survival = 1.0;
         if (r.n_draft > 0) {
@@ -396,14 +353,6 @@ struct length_controller::impl {
         if (r.n_draft > 0) {
             next_look = now + 1 + (tokens < ms * price ? look_gap : 0);
         }
-    }
-
-    double predict(const cost_table costs::* table, int32_t n_context, int32_t count) const {
-        const auto it = buckets.find(context_bucket(n_context));
-        if (it == buckets.end() || count < 1 || count > (it->second.*table).n_most()) {
-            return 0.0;
-        }
-        return (it->second.*table).most_tried() > 0 ? (it->second.*table).mean(count) : 0.0;
     }
 };
 
@@ -458,35 +407,15 @@ void length_controller::observe(const round_outcome & outcome) {
 }
 
 double length_controller::pass_ms(int32_t n_rows, int32_t n_context) const {
-    return impl_->predict(&impl::costs::pass, n_context, n_rows);
+    return impl_->known.pass_ms(n_rows, n_context);
 }
 
 double length_controller::draft_ms(int32_t n_draft, int32_t n_context) const {
-    return impl_->predict(&impl::costs::draft, n_context, n_draft);
+    return impl_->known.draft_ms(n_draft, n_context);
 }
 
 double length_controller::acceptance(int32_t position) const {
     return impl_->model.mean(position, impl_->z_typical.at(size_t(position)));
-}
-
-std::vector<float> path_confidence(const lattice & lat, const draft_path & path) {
-    const size_t       k    = size_t(lat.top_k);
-    size_t             from = 0;
-    std::vector<float> confidence;
-    for (size_t pos = 0; pos < path.token.size(); ++pos) {
-        const float * score = lat.score.data() + k * (k * pos + from);
-        double        best = -infinity, sum = 0.0;
-        for (size_t to = 0; to < k; ++to) {
-            best = std::isfinite(score[to]) ? std::max(best, double(score[to])) : best;
-        }
-        for (size_t to = 0; to < k; ++to) {
-            sum += std::isfinite(score[to]) ? std::exp(score[to] - best) : 0.0;
-        }
-        confidence.push_back(sum > 0.0 ? float(1.0 / sum) : 0.0f);
-        const auto cand = lat.cand.begin() + std::ptrdiff_t(k * pos);
-        from            = size_t(std::find(cand, cand + std::ptrdiff_t(k) - 1, path.token[pos]) - cand);
-    }
-    return confidence;
 }
 
 }  // namespace dflash2

@@ -22,8 +22,6 @@
 #include <memory>
 #include <vector>
 
-#include "core/walk.h"
-
 namespace dflash2 {
 
 struct length_params {
@@ -87,9 +85,5 @@ class length_controller {
     struct impl;
     std::unique_ptr<impl> impl_;
 };
-
-// [n_pos of the path]: the largest probability in softmax(score) over the candidates, given the token drawn before. The
-// same at every temperature, and no function of the token at its own or a later position.
-std::vector<float> path_confidence(const lattice & lat, const draft_path & path);
 
 }  // namespace dflash2

@@ -106,4 +106,24 @@ draft_path walk_sample(const lattice & lat, float temperature, const random_sour
     return path;
 }
 
+std::vector<float> path_confidence(const lattice & lat, const draft_path & path) {
+    const size_t       k    = size_t(lat.top_k);
+    size_t             from = 0;
+    std::vector<float> confidence;
+    for (size_t pos = 0; pos < path.token.size(); ++pos) {
+        const float * score = lat.score.data() + k * (k * pos + from);
+        double        best = -std::numeric_limits<double>::infinity(), sum = 0.0;
+        for (size_t to = 0; to < k; ++to) {
+            best = std::isfinite(score[to]) ? std::max(best, double(score[to])) : best;
+        }
+        for (size_t to = 0; to < k; ++to) {
+            sum += std::isfinite(score[to]) ? std::exp(score[to] - best) : 0.0;
+        }
+        confidence.push_back(sum > 0.0 ? float(1.0 / sum) : 0.0f);
+        const auto cand = lat.cand.begin() + std::ptrdiff_t(k * pos);
+        from            = size_t(std::find(cand, cand + std::ptrdiff_t(k) - 1, path.token[pos]) - cand);
+    }
+    return confidence;
+}
+
 }  // namespace dflash2

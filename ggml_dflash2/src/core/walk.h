@@ -33,4 +33,8 @@ struct walk_cut {
 draft_path walk_sample(const lattice & lat, float temperature, const random_source & random, uint32_t position,
                        uint32_t round, const walk_cut & cut = {});
 
+// [n_pos of the path]: the largest probability in softmax(score) over the candidates, given the token drawn before. The
+// same at every temperature, and no function of the token at its own or a later position.
+std::vector<float> path_confidence(const lattice & lat, const draft_path & path);
+
 }  // namespace dflash2
