@@ -3,8 +3,8 @@
 A verify batch and a single-token pass may round differently, so the two may part at a near-tie:
 there the logits of both tokens are read again and their gap is printed. Up to 0.05 is a near-tie.
 If texts part beyond that, the target alone reads both again, plain text in passes of 1 row, drafted
-text in passes of 8: when drafted tokens are as often its best as plain ones it is the target that
-rounds, else drafting has a bug. Exit status 1 for a bug.
+text in passes about as wide as a verification: when drafted tokens are as often its best as plain
+ones it is the target that rounds, else drafting has a bug. Exit status 1 for a bug.
 
     python scripts/check_lossless.py [--target T.gguf --draft D.gguf] [--f16] [--json]
 """
@@ -22,7 +22,7 @@ from typing import Any
 import dflash2
 import smollm2
 from dflash2._native import core
-from dflash2.doctor.rounding import NEAR_TIE, measure_rounding
+from dflash2.doctor.rounding import NEAR_TIE, logit_gap, measure_rounding
 from prompts import PROMPTS
 
 N_CTX = 1024
@@ -35,15 +35,6 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
         if x != y:
             return i
     return None if len(a) == len(b) else min(len(a), len(b))
-
-
-def logit_gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:
-    """|logit(a) - logit(b)| after `prefix`, decoded anew."""
-    target.truncate(0)
-    for start in range(0, len(prefix), N_BATCH):
-        target.decode(prefix[start : start + N_BATCH], start)
-    logits = target.logits((len(prefix) - 1) % N_BATCH)
-    return abs(float(logits[a]) - float(logits[b]))
 
 
 def check(target: Path, draft: Path, args: argparse.Namespace) -> dict[str, Any]:

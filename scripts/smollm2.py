@@ -50,7 +50,7 @@ def requantized(source: Path, ftype: str) -> Path:
     Raises:
         RuntimeError: libllama could not write it.
     """
-    file = CACHE / f"{source.stem.partition('.')[0]}.{ftype}-pure.gguf"
+    file = CACHE / f"{source.stem}-as-{ftype}.gguf"
     if not file.exists() or file.stat().st_mtime < source.stat().st_mtime:
         CACHE.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".part")

@@ -30,7 +30,7 @@ class Engine:
         drafter: None: plain decoding.
         spec_draft_n_max: tokens drafted in every round; None: chosen in each round by what drafts
             and target passes cost here and how often drafts are accepted, down to none. With a
-            fixed number a seed repeats a sampled answer.
+            fixed number a seed repeats a sampled answer, up to rounding.
         spec_draft_p_min: end a greedy draft before a token that is less likely than this.
         draft_temperature: the drafter samples at this multiple of a request's temperature. Any
             value keeps the output's distribution; it changes how much is accepted.

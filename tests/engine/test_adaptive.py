@@ -157,6 +157,21 @@ def test_requests_side_by_side_share_a_width(pair: Pair, alone: core.Target) -> 
     assert 0 < engine.total_stats.num_drafts < engine.total_stats.num_rounds
 
 
+def test_drafts_are_rare_side_by_side_where_they_do_not_pay(pair: Pair, alone: core.Target) -> None:
+    target = core.Target(str(pair[0]), n_ctx=256, n_seq=2, n_threads=1)
+    drafter = Known(target, [], lambda at: False)
+    machine = FakeMachine(target, drafter, flat, lambda width: 10.0)
+    engine = core.Engine(target, drafter, clock=machine)
+    for prompt in prompts(6, 512):
+        drafter.tokens = prompt + decode_alone(alone, prompt, N_TOKENS)
+        for _ in range(2):
+            engine.submit(SamplingParams(max_tokens=N_TOKENS).to_request(prompt, 0, -1))
+        while not engine.idle:
+            engine.step()
+    total = engine.total_stats
+    assert 0 < total.n_drafts < 0.1 * total.n_rounds
+
+
 def test_a_fixed_length_is_kept(pair: Pair, alone: core.Target) -> None:
     target = core.Target(str(pair[0]), n_ctx=256, n_threads=1)
     drafter = Scattered(target)

@@ -37,7 +37,7 @@ struct graph_counts {
     int64_t n_passes = 0;  // drafts and injections
 };
 
-// The draft graph of DESIGN 4 on a ggml backend: one graph per round injects the rows accepted last, drafts the block
+// The draft graph on a ggml backend: one graph per round injects the rows accepted last, drafts the block
 // and scores the lattice. Graphs are built and allocated once per shape.
 class graph_drafter final : public drafter {
   public:

@@ -18,7 +18,7 @@ void budget::earn(double plain_ms, int32_t n_tokens) {
     probes_ += plain_ms * (granted_ ? probe_share_ * n_tokens : grant_);
     looks_ += plain_ms * look_share_ * n_tokens;
     granted_ = true;
-    probes_  = std::min(probes_, std::max(probes_most, grant_) * plain_ms);
+    probes_  = std::min(probes_, most_for_probes() * plain_ms);
     looks_   = std::min(looks_, looks_most * plain_ms);
     saved_   = std::min(saved_, saved_most * plain_ms);
 }

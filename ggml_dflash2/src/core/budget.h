@@ -17,6 +17,7 @@ class budget {
 
     // ms. Looks may also cost what drafting has saved of late, and wait until what it has lost is earned again.
     double for_probes() const { return probes_; }
+    double most_for_probes() const { return std::max(probes_most, grant_); }  // in plain rounds
     double for_looks() const { return looks_ + saved_ + std::min(probes_, 0.0); }
 
     // A round of one of the three kinds, then earn(). Both others pay for what they lose out of what was saved before,

@@ -62,6 +62,7 @@ struct length_controller::impl {
     outlook             plan;           // decides
     double              price  = 0.0;   // tokens per ms of the best known way
     bool                plain  = true;  // it is plain decoding
+    int32_t             chosen = 0;     // width, if there is room for it
     kind                round_ = kind::best;
     std::vector<double> z;  // [n_draft]
 
@@ -73,25 +74,15 @@ struct length_controller::impl {
           account(p.probe_share, p.look_share, p.probe_grant),
           stay(p.n_stay) {}
 
-    bool fixed() const { return params.n_fixed >= 0; }
+    bool whole() const { return params.whole || stay.on(); }
 
     // That may be tried: step by step, but where a step is dear.
     int32_t widest(const context_costs::costs & c) const {
         return stay.on() ? params.n_max : std::min(2 * c.draft.most_tried() + 1, params.n_max);
     }
 
-    // Nothing is said about rows beyond twice the largest number tried.
     outlook look(const context_costs::costs & c, bool hope_costs, bool hope_accept) const {
-        outlook o;
-        o.whole = stay.on();
-        o.row_ms.assign(size_t(params.n_rows_max) + 1, infinity);
-        for (int32_t r = 1; r <= std::min(2 * c.pass.most_tried(), params.n_rows_max); ++r) {
-            o.row_ms[r] = hope_costs ? c.pass.low(r, now) : c.pass.mean(r);
-        }
-        if (hope_costs) {  // that one row never costs more than several
-            o.row_ms[1] = *std::min_element(o.row_ms.begin() + 1, o.row_ms.end());
-        }
-        o.pad(params.n_max);
+        outlook o = passes(c, hope_costs);
         o.draft.assign(size_t(params.n_max) + 1, infinity);
         o.draft[0] = 0.0;
         for (int32_t w = 1; w <= widest(c); ++w) {
@@ -110,6 +101,21 @@ struct length_controller::impl {
         return o;
     }
 
+    // Nothing is said about rows beyond twice the largest number tried.
+    outlook passes(const context_costs::costs & c, bool hope) const {
+        outlook o;
+        o.whole = whole();
+        o.row_ms.assign(size_t(params.n_rows_max) + 1, infinity);
+        for (int32_t r = 1; r <= std::min(2 * c.pass.most_tried(), params.n_rows_max); ++r) {
+            o.row_ms[r] = hope ? c.pass.low(r, now) : c.pass.mean(r);
+        }
+        if (hope) {  // that one row never costs more than several
+            o.row_ms[1] = *std::min_element(o.row_ms.begin() + 1, o.row_ms.end());
+        }
+        o.pad(params.n_max);
+        return o;
+    }
+
     void begin_request() {
         stay.interrupt();  // passes over its prompt come between
         begun = next_look = now + 1;
@@ -122,9 +128,6 @@ struct length_controller::impl {
         now += 1;
         round_ = kind::best;
         z.clear();
-        if (fixed()) {
-            return std::min(params.n_fixed, most);
-        }
         if (c.pass.n_samples(1) < n_first_plain) {
             return 0;
         }
@@ -132,15 +135,15 @@ struct length_controller::impl {
             round_ = stay_kind;
             return std::min(stay.width(), most);
         }
-        const int32_t width = choose_width(c, stay.on() ? params.n_max : most);
+        chosen = choose_width(c, stay.on() ? params.n_max : most);
         if (stay.on() && round_ != kind::look) {
-            keep(width);
+            keep();
         }
-        return std::min(width, most);
+        return std::min(chosen, most);
     }
 
-    void keep(int32_t width) {
-        stay.choose(width, changes(width), now);
+    void keep() {
+        stay.choose(chosen, changes(chosen), now);
         stay_kind = round_ == kind::look ? kind::best : round_;
     }
 
@@ -173,7 +176,7 @@ struct length_controller::impl {
         plain = width == 0;
         price = plain ? plain_rate : std::max(price, plain_rate);
         // The promise rests on the time of plain decoding, so that is measured now and then, oftener in a close race.
-        if (c.pass.age(1, now) / (stay.on() ? 8 : 1) >
+        if (double(c.pass.age(1, now)) / params.n_stay >
             std::clamp(plain_age * (price / plain_rate - 1.0), plain_age / 20.0, plain_age / 2.0)) {
             round_ = kind::probe;
             return 0;
@@ -230,7 +233,7 @@ struct length_controller::impl {
             const double loss  = std::max(v.ms - v.tokens / price, 0.0) / plan.pass[1];
             const double hoped = value(hope, hope, w, price).rate() / price;
             const double score = (hoped - hope_least) / (loss + 0.1);
-            if (score > best && loss < budget::probes_most) {
+            if (score > best && loss * params.n_stay < account.most_for_probes()) {
                 best      = score;
                 best_loss = loss * plan.pass[1] * params.n_stay;
                 to        = w;
@@ -249,15 +252,14 @@ struct length_controller::impl {
             z.push_back(log_odds(p));
         }
         const int32_t n_draft = int32_t(confidence.size());
-        if (fixed()) {
-            return n_draft;
-        }
-        if (stay.on()) {
+        if (whole()) {
             if (round_ == kind::look) {
                 if (!look_pays(n_draft)) {
                     return 0;
                 }
-                keep(n_draft);
+                if (n_draft == chosen) {
+                    keep();
+                }
             }
             return n_draft;
         }
@@ -271,7 +273,7 @@ struct length_controller::impl {
     }
 
     int32_t padded_rows(int32_t n_rows) const {
-        if (fixed() || n_rows < 1 || n_rows >= int32_t(plan.rows.size())) {
+        if (n_rows < 1 || n_rows >= int32_t(plan.rows.size())) {
             return n_rows;
         }
         // At the end of a request there is less room, which changes nothing either.
@@ -283,8 +285,9 @@ struct length_controller::impl {
     }
 
     int32_t fastest_rows(int32_t n_rows, int32_t n_context) {
-        const context_costs::costs & c = known.at(n_context);
-        return c.pass.most_tried() > 0 && n_rows <= params.n_max + 1 ? look(c, false, false).rows[n_rows] : n_rows;
+        const context_costs::costs & c          = known.at(n_context);
+        const bool                   known_rows = c.pass.most_tried() > 0 && n_rows > 1 && n_rows <= params.n_max + 1;
+        return known_rows ? passes(c, false).rows[n_rows] : n_rows;
     }
 
     void observe(round_outcome r) {
@@ -318,7 +321,7 @@ struct length_controller::impl {
         while (drafts.size() > n_drafts || (drafts.size() > n_drafts_old && drafts.front().round < young)) {
             drafts.pop_front();
         }
-        if (!fixed() && c.pass.n_samples(1) >= n_first_plain) {
+        if (c.pass.n_samples(1) >= n_first_plain) {
             settle(c, r, usual || now < begun + row_stay::n_unsettled);
         }
     }
@@ -367,7 +370,6 @@ length_controller::length_controller(const length_params & params) {
         }
     };
     check(p.n_max >= 0 && p.n_max < 1024, "n_max in 0..1023", p.n_max);
-    check(p.n_fixed >= -1 && p.n_fixed <= p.n_max, "n_fixed in -1..n_max", p.n_fixed);
     check(p.n_rows_max > p.n_max && p.n_rows_max <= 4096, "n_rows_max 0 or in n_max + 1..4096", p.n_rows_max);
     check(p.n_stay >= 1 && p.n_stay <= 1024, "n_stay in 1..1024", p.n_stay);
     check(p.probe_share >= 0.0 && p.probe_share <= 1.0, "probe_share in 0..1", int32_t(p.probe_share));

@@ -25,10 +25,10 @@
 namespace dflash2 {
 
 struct length_params {
-    int32_t n_max      = 7;   // tokens drafted at most: block_size - 1
-    int32_t n_fixed    = -1;  // >= 0: draft and verify always that many, without padding
-    int32_t n_rows_max = 0;   // rows of a padded target pass at most; 0: max(n_max + 1, 9), since GPU back ends change
-                              // to kernels for many rows at 9
+    int32_t n_max      = 7;  // tokens drafted at most: block_size - 1
+    int32_t n_rows_max = 0;  // rows of a padded target pass at most; 0: max(n_max + 1, 9), since GPU back ends change
+                             // to kernels for many rows at 9
+    bool    whole  = false;  // drafts are verified whole, verify_length() cuts nothing
     int32_t n_stay = 1;  // rounds at least for which a number of rows is kept; more than 1 where a pass is slow after
                          // a change of it (CUDA graphs are captured anew). Drafts are verified whole then
     double probe_share = 0.006;  // of plain decoding's time, for trying lengths that are not believed to be the best

@@ -24,7 +24,7 @@ class row_stay {
     }
 
     // Other passes come between.
-    void interrupt() { n_same_ = 0; }
+    void interrupt() { rows_ = 0; }
 
     // Of a pass that is over: whether its time says what such passes take.
     bool settled(int32_t n_rows) {

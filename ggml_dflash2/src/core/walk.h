@@ -14,8 +14,8 @@ struct draft_path {
 
 // Takes the best-scored successor at each position (ties: the smaller id). Every q is one-hot.
 // Stops before a pick whose softmax probability over the candidates is below p_min, as llama.cpp's --spec-draft-p-min.
-// p_min looks at the distributions of greedy picks only; it must not be combined with walk_sample (DESIGN: a length
-// that depends on a drawn value biases the output).
+// p_min looks at the distributions of greedy picks only; it must not be combined with walk_sample (a length that
+// depends on a drawn value biases the output).
 draft_path walk_greedy(const lattice & lat, float p_min = 0.0f);
 
 // Leaves out candidates before a sampled walk draws, in llama.cpp's order and on the law at temperature 1. The target's

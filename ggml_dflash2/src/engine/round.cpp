@@ -37,6 +37,7 @@ length_controller & round_runner::controller(size_t n_turns) {
     length_params p;
     p.n_max  = n_draft_max_;
     p.n_stay = n_stay_;
+    p.whole  = n_turns > 1;  // lengths would differ, and costs are shared
     if (n_stay_ > 1) {
         p.probe_grant = 8.0;  // a first try is a stay, and two changes
     }
@@ -171,8 +172,10 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
     }
     const double caught_up = clock_();
     draft(turns);
-    if (turns.size() == 1) {  // side by side, lengths would differ and costs are shared
+    if (turns.size() == 1) {
         choose_length(turns[0]);
+    } else if (leader && leader->n_draft > 0) {  // side by side drafts are verified whole: nothing but to learn from
+        controller(turns.size()).verify_length(leader->confidence);
     }
     const double drafted = clock_();
     verify(turns);

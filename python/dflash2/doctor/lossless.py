@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from dflash2._native import core
 from dflash2.doctor.finding import Finding, fault, note
 from dflash2.doctor.passages import Passage
-from dflash2.doctor.rounding import NEAR_TIE, Rounding, measure_rounding
+from dflash2.doctor.rounding import NEAR_TIE, Rounding, logit_gap, measure_rounding
 from dflash2.engine import Engine
-from dflash2.replay import N_LOGITS
 from dflash2.types import SamplingParams
 
 
@@ -75,7 +74,7 @@ def check(target: core.Target, drafter: core.Drafter, passages: Sequence[Passage
         if at is not None:
             places.append((i, at, passage.answer[at], response.tokens[at]))
     divergences = [
-        Divergence(i, at, _gap(target, [*passages[i].prompt, *passages[i].answer[:at]], a, b))
+        Divergence(i, at, logit_gap(target, [*passages[i].prompt, *passages[i].answer[:at]], a, b))
         for i, at, a, b in places
     ]
     rounding = None
@@ -83,17 +82,9 @@ def check(target: core.Target, drafter: core.Drafter, passages: Sequence[Passage
         rounding = measure_rounding(
             target,
             [(p.prompt, p.answer) for p in passages],
-            [(p.prompt, r.tokens) for p, r in zip(passages, responses, strict=True)],
+            [  # no further than the plain answer, whose loops are cut off
+                (p.prompt, r.tokens[: len(p.answer)])
+                for p, r in zip(passages, responses, strict=True)
+            ],
         )
     return Losslessness(stats.num_generated_tokens, stats.mean_accept_length, divergences, rounding)
-
-
-def _gap(target: core.Target, prefix: list[int], a: int, b: int) -> float:
-    """|logit(a) - logit(b)| after the prefix, decoded anew."""
-    target.truncate(0)
-    last = max(0, len(prefix) - N_LOGITS)
-    for begin in range(0, last, target.n_batch):
-        target.decode(prefix[begin : min(begin + target.n_batch, last)], begin)
-    target.decode(prefix[last:], last)
-    logits = target.logits(len(prefix) - last - 1)
-    return abs(float(logits[a]) - float(logits[b]))

@@ -2,8 +2,8 @@
 
 Kernels round differently for passes of other widths, and quantized activations make small
 differences large: such a target does not even agree with itself. Where drafted text parts from
-plain text beyond near-ties, both are therefore read again, each in passes as wide as those that
-wrote it. Drafting is at fault when its tokens are less often the best ones than plain text's.
+plain text beyond near-ties, both are therefore read again, each in passes about as wide as those
+that wrote it. Drafting is at fault when its tokens are less often the best ones than plain text's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash2._native import core
+from dflash2.replay import N_LOGITS
 
-WIDTH = 8  # rows, as in a verification
+WIDTH = 8  # rows, about as in a verification
 NEAR_TIE = 0.05  # gap of two logits up to which texts may part
 SIGMAS = 3.0  # of a difference of two counts
 WORST = 2.0  # of the largest gap in plain text
@@ -73,6 +74,17 @@ def measure_rounding(target: core.Target, plain: Texts, drafted: Texts) -> Round
     rounding = Rounding(_read(target, plain, 1), _read(target, drafted, WIDTH))
     target.truncate(0)
     return rounding
+
+
+def logit_gap(target: core.Target, prefix: Sequence[int], a: int, b: int) -> float:
+    """|logit(a) - logit(b)| after the prefix, decoded anew on sequence 0."""
+    target.truncate(0)
+    last = max(0, len(prefix) - N_LOGITS)
+    for begin in range(0, last, target.n_batch):
+        target.decode(prefix[begin : min(begin + target.n_batch, last)], begin)
+    target.decode(prefix[last:], last)
+    logits = target.logits(len(prefix) - last - 1)
+    return abs(float(logits[a]) - float(logits[b]))
 
 
 def _read(target: core.Target, texts: Texts, width: int) -> Reading:
