@@ -87,7 +87,7 @@ def test_adaptive_lengths_keep_the_targets_law(path: Path, chain: str, n_seq: in
     assert judge(path, engine, chain) > LEAST_P
     stats = engine.total_stats
     assert 0 < stats.n_drafts < stats.n_rounds, "some rounds are plain"
-    assert min(Counter(drafter.widths)[width] for width in (1, 2)) > 100
+    assert min(Counter(drafter.widths)[width] for width in (1, 2)) > 40, "widths vary"
     if n_seq == 1:
         assert stats.n_accepted < stats.n_verified < 0.99 * stats.n_drafted, "drafts are shortened"
         assert any(rows > 4 for rows in machine.rows), "passes are padded"
