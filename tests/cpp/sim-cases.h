@@ -73,7 +73,7 @@ inline dflash2::length_params staying(int32_t n_stay) {
 // The steady pace of a machine.
 inline void tell(dflash2::length_controller & length, const sim::machine & m) {
     for (int32_t rows = 1; rows <= 9; ++rows) {
-        for (int i = 0; i < 3; ++i) {
+        for (int i = 0; i < 5; ++i) {
             length.know_pass(rows, m.pass_ms(rows, 0));
         }
     }

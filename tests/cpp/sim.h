@@ -21,6 +21,7 @@ struct machine {
     double                    draft_base  = 0.0;  // ms
     double                    draft_token = 0.0;  // ms per drafted token
     double                    context     = 0.0;  // growth of a pass per 1000 tokens of context
+    double                    late        = 0.0;  // ms per row of plain rounds, to be injected before a draft
     double                    change      = 0.0;  // growth of the two passes after a change of rows, the second twice
 
     double pass_ms(int32_t rows, int64_t n_context) const {
@@ -49,6 +50,7 @@ struct text {
     std::function<double(int64_t token, int32_t pos)> accept;
     double                                            spread = 0.0;  // of the log odds of single drafts around that
     bool informed = false;  // the selector knows these log odds, and is too sure of itself
+    bool shown    = false;  // the target's own logits tell what the selector will be like here
 };
 
 struct noise {
@@ -86,19 +88,19 @@ inline double sigmoid(double x) {
 // A way to choose lengths: told the confidences, it says what to draft, verify and run, and sees timings.
 struct policy {
     std::function<void()>                               begin_request;
-    std::function<int32_t(int64_t n_context)>           width;
+    std::function<int32_t(int64_t n_context, int32_t)>  width;  // of the context, of rows put off
     std::function<int32_t(const std::vector<float> &)>  verify;
     std::function<int32_t(int32_t rows)>                rows;
     std::function<void(const dflash2::round_outcome &)> observe;
 };
 
 inline policy fixed(const machine & m, int32_t n) {
-    return {[] {}, [=](int64_t) { return n; }, [](const std::vector<float> & c) { return int32_t(c.size()); },
+    return {[] {}, [=](int64_t, int32_t) { return n; }, [](const std::vector<float> & c) { return int32_t(c.size()); },
             [&m](int32_t rows) { return m.best_rows(rows); }, [](const dflash2::round_outcome &) {}};
 }
 
 inline policy controlled(dflash2::length_controller & c) {
-    return {[&c] { c.begin_request(); }, [&c](int64_t n_context) { return c.draft_width(int32_t(n_context)); },
+    return {[&c] { c.begin_request(); }, [&c](int64_t n_context, int32_t n_put_off) { return c.draft_width(int32_t(n_context), INT32_MAX, n_put_off); },
             [&c](const std::vector<float> & confidence) { return c.verify_length(confidence); },
             [&c](int32_t rows) { return c.padded_rows(rows); },
             [&c](const dflash2::round_outcome & r) { c.observe(r); }};
@@ -118,6 +120,7 @@ class runner {
     explicit runner(const noise & n) : n_(n), rng_(n.seed) {}
 
     // A round at this token of a text, with room for n_room drafted tokens. Returns the tokens emitted.
+    void begin_request() { n_put_off_ = 0; }
     int32_t round(const machine & m, const text & t, int64_t token, const policy & p, score & sum,
                   int32_t n_room = n_max) {
         const int64_t      n_context = 300 + token;
@@ -126,11 +129,11 @@ class runner {
         for (int32_t i = 0; i < n_max; ++i) {
             const double z = log_odds(t.accept(token, i)) + t.spread * normal_(rng_);
             accept[i]      = sigmoid(z);
-            confidence[i]  = float(sigmoid(t.informed ? 0.5 + 1.3 * z : 1.0 + normal_(rng_)));
+            confidence[i]  = float(sigmoid(t.informed ? informed_z(z) : 1.0 + normal_(rng_)));
         }
         dflash2::round_outcome r;
         r.n_context = int32_t(n_context);
-        r.n_draft   = std::min(p.width(n_context), n_room);
+        r.n_draft   = std::min(p.width(n_context, n_put_off_), n_room);
         confidence.resize(r.n_draft);
         r.n_verify      = r.n_draft > 0 ? p.verify(confidence) : 0;
         r.n_rows        = p.rows(r.n_verify + 1);
@@ -144,14 +147,24 @@ class runner {
             r.n_accept += alive;
         }
         const double pass = m.pass_ms(r.n_rows, n_context) * (1.0 + m.change * n_late(r.n_rows));
-        sum.ms += m.draft_ms(r.n_draft) + pass;
+        const double late = r.n_draft > 0 ? m.late * n_put_off_ : 0.0;
+        sum.ms += late + m.draft_ms(r.n_draft) + pass;
+        r.n_put_off = n_put_off_;
+        r.ms_late   = late > 0.0 ? slowed(late) : 0.0;
+        if (t.shown) {
+            const double z = informed_z(log_odds(t.accept(token, 0)));
+            r.logit_gap    = std::max(0.0, (z + 0.75) / 0.7 + 2.0 * normal_(rng_));
+        }
         r.ms_draft  = r.n_draft > 0 ? slowed(m.draft_ms(r.n_draft)) : 0.0;
         r.ms_verify = slowed(pass);
         p.observe(r);
+        n_put_off_ = r.n_draft > 0 ? 0 : n_put_off_ + 1;
         return 1 + r.n_accept;
     }
 
   private:
+    static double informed_z(double z) { return 0.5 + 1.3 * z; }
+
     // 1, 2, then 0 in passes after a change of rows.
     int32_t n_late(int32_t rows) {
         n_same_ = rows == rows_ ? n_same_ + 1 : 0;
@@ -166,7 +179,7 @@ class runner {
     }
 
     noise                                  n_;
-    int32_t                                rows_ = 0, n_same_ = 0;
+    int32_t                                rows_ = 0, n_same_ = 0, n_put_off_ = 0;
     std::mt19937                           rng_;
     std::normal_distribution<double>       normal_;
     std::uniform_real_distribution<double> uniform_;

@@ -66,6 +66,15 @@ static world make_world(uint32_t seed) {
 
 using confidence_of = std::function<std::vector<float>(const lattice &, const draft_path &, token_id last)>;
 
+static double logit_gap(const law & p) {
+    float best = 0.0f, second = 0.0f;
+    for (const token_prob & t : p) {
+        second = std::max(second, std::min(t.p, best));
+        best   = std::max(best, t.p);
+    }
+    return std::log(best / second);
+}
+
 // p-value of the pairs of tokens that follow token 0, and how often each length was verified.
 static double p_value(const world & w, const confidence_of & confidence, std::vector<int> & n_verified,
                       length_params params = {}) {
@@ -98,6 +107,7 @@ static double p_value(const world & w, const confidence_of & confidence, std::ve
             r.n_rows        = r.n_verify + 1;
             r.ms_draft      = r.n_draft > 0 ? 0.05 : 0.0;
             r.ms_verify     = 1.0 + 0.25 * r.n_verify;
+            r.logit_gap     = logit_gap(p(v.n_accept));
             length.observe(r);
             seq.insert(seq.end(), path.token.begin(), path.token.begin() + v.n_accept);
             seq.push_back(v.next);
@@ -161,7 +171,7 @@ TEST(a_decision_does_not_depend_on_tokens_drawn_at_or_after_it) {
             // two controllers with the same history; the second sees other tokens from `cut` on
             length_controller a(params), b(params);
             for (length_controller * c : {&a, &b}) {
-                sim::run_rounds(*c, 40, [](int32_t rows) { return 1.0 + 5.0 * rows; });
+                sim::run_rounds(*c, 40, [](int32_t rows) { return 1.0 + 3.0 * rows; });
             }
             draft_path other = path;
             for (int32_t i = cut; i < n_pos; ++i) {

@@ -37,6 +37,7 @@ static outcome simulate(const sim::machine & m, const sim::text & t, int64_t n_t
     }
     for (uint32_t seed = 1; seed <= n_seed; ++seed) {
         length_controller length({sim::n_max});
+        tell(length, m);
         const sim::trace  tr   = sim::run(on(m, t, seed, 600, n_tokens), sim::controlled(length));
         const sim::score  late = n_tokens > 0 ? tr.from_token(4 * phase) : tr.from_round(200);
         o.late += late.rate() / best / n_seed;
@@ -164,7 +165,8 @@ TEST(it_finds_the_requests_that_pay_among_others) {
         }
         double late = 0.0, whole = 0.0;
         for (uint32_t seed = 1; seed <= n_seed; ++seed) {
-            length_controller length({sim::n_max});
+ length_controller length({sim::n_max});
+            tell(length, *m);
             auto              got = sim::serve(*m, traffic(seed, true), {0.05, 0.02, seed}, sim::controlled(length));
             late += got[&repeats].late.rate() / best / n_seed;
             whole += over_plain(*m, got) / n_seed;
@@ -179,12 +181,14 @@ TEST(traffic_that_cannot_pay_is_not_slowed) {
     for (const sim::machine * m : {&q4_0_small, &h200, &q4_1}) {
         double mean = 0.0, first = 0.0;
         for (uint32_t seed = 1; seed <= n_seed; ++seed) {
-            length_controller length({sim::n_max});
+ length_controller length({sim::n_max});
+            tell(length, *m);
             const sim::noise  timing = {0.05, 0.02, seed};
             mean += over_plain(*m, sim::serve(*m, traffic(seed, false), timing, sim::controlled(length))) / n_seed;
         }
         for (uint32_t seed = 1; seed <= n_first; ++seed) {
-            length_controller length({sim::n_max});
+ length_controller length({sim::n_max});
+            tell(length, *m);
             const sim::noise  timing = {0.05, 0.02, seed};
             first +=
                 over_plain(*m, sim::serve(*m, {{&explains[seed % 3], 64}}, timing, sim::controlled(length))) / n_first;

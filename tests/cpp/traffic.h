@@ -25,6 +25,7 @@ inline std::map<const text *, served> serve(const machine & m, const std::vector
     for (const request & q : requests) {
         served & s = out[q.words];
         p.begin_request();
+        r.begin_request();
         for (int64_t token = 0; token < q.n_tokens;) {
             score     sum;
             const int room = int(std::min<int64_t>(n_max, q.n_tokens - token - 1));

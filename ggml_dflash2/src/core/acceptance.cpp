@@ -6,8 +6,8 @@
 namespace dflash2 {
 
 // Prior: the selector is about right, a little too sure of itself.
-static constexpr double level_mean = -0.6, level_var = 1.5;
-static constexpr double slope_mean = 0.8, slope_var = 0.1;
+static constexpr double level_mean = -0.3, level_var = 1.0;
+static constexpr double slope_mean = 1.0, slope_var = 0.1;
 static constexpr double offset_var = 0.25;
 
 // Random walk of the parameters per round.

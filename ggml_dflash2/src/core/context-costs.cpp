@@ -1,5 +1,6 @@
 #include "core/context-costs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -8,6 +9,9 @@ namespace dflash2 {
 
 // Before any draft: its cost in plain rounds, and how costs grow per token and per row.
 static constexpr double draft_prior = 0.3, draft_slope = 0.25, pass_slope = 0.1;
+
+static constexpr double  late_most   = 2.0;  // over its mean; more is an accident
+static constexpr int64_t n_late_mean = 8;
 
 static int32_t bucket_of(int32_t n_context) {
     return n_context < 512 ? 0 : int32_t(std::log2(n_context / 256));
@@ -31,6 +35,17 @@ context_costs::costs & context_costs::at(int32_t n_context) {
     }
     const costs neighbour = it == buckets_.begin() ? it->second : std::prev(it)->second;
     return buckets_.emplace(key, neighbour).first->second;
+}
+
+void context_costs::add_late(int32_t n_rows, double ms) {
+    const double x     = ms > 0.0 ? ms / n_rows : 0.0;  // NaN counts as 0
+    const double usual = n_late_ == 0 ? x : std::min(x, late_most * late_per_row_);
+    n_late_ += 1;
+    late_per_row_ += (usual - late_per_row_) / double(std::min(n_late_, n_late_mean));
+}
+
+double context_costs::late_ms(int32_t n_rows) const {
+    return late_per_row_ * n_rows;
 }
 
 double context_costs::predict(const cost_table costs::* table, int32_t n_context, int32_t count) const {

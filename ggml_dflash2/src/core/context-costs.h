@@ -23,6 +23,10 @@ class context_costs {
     // knows.
     costs & at(int32_t n_context);
 
+    // Injection of rows that were put off took as long.
+    void   add_late(int32_t n_rows, double ms);
+    double late_ms(int32_t n_rows) const;
+
     // ms; 0: nothing is known.
     double pass_ms(int32_t n_rows, int32_t n_context) const;
     double draft_ms(int32_t n_draft, int32_t n_context) const;
@@ -31,6 +35,8 @@ class context_costs {
     double predict(const cost_table costs::* table, int32_t n_context, int32_t count) const;
 
     int32_t                  n_rows_max_, n_draft_max_;
+    double                   late_per_row_ = 0.0;  // ms
+    int64_t                  n_late_       = 0;
     std::map<int32_t, costs> buckets_;
 };
 

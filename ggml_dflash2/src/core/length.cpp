@@ -11,6 +11,7 @@
 #include "core/context-costs.h"
 #include "core/outlook.h"
 #include "core/row-stay.h"
+#include "core/sureness.h"
 #include "ggml_dflash2/error.h"
 
 namespace dflash2 {
@@ -27,7 +28,8 @@ static constexpr size_t  n_drafts      = 24;     // recent ones that a width is 
 static constexpr size_t  n_drafts_old  = 2;      // that count even if they are old or another request's
 static constexpr int64_t draft_age     = 64;     // rounds, from which on they are old
 static constexpr int64_t look_gap      = 8;      // rounds without a look after a draft that did not pay
-static constexpr double  z_look        = 2.0;    // log odds of the confidences that a look hopes for
+static constexpr double  z_look        = 2.0;    // log odds of the confidences that a look hopes for at most
+static constexpr double  z_hope        = 1.5;    // over typical ones
 static constexpr double  luck_share    = 0.25;   // of what came out in the account of drafting; the rest is expected
 static constexpr double  z_prior       = 1.5;    // log odds of a confidence, until some have been seen
 static constexpr double  z_gain        = 1.0 / 32;
@@ -43,12 +45,15 @@ struct length_controller::impl {
     struct past_draft {
         int64_t             round;
         std::vector<double> z;  // log odds of the confidences
+        double              sure;  // level of the sureness
     };
 
     length_params          params;
     context_costs          known;
     acceptance_model       model;
-    std::vector<double>    z_typical;  // [n_max]
+    sureness               sure;
+    std::vector<double>    z_typical;         // [n_max]
+    double                 sure_typical = 0;  // level of the sureness that belongs to it
     std::deque<past_draft> drafts;
     budget                 account;
     int64_t                now       = 0;   // number of the round
@@ -61,6 +66,7 @@ struct length_controller::impl {
     // of the running round
     outlook             plan;           // decides
     double              price  = 0.0;   // tokens per ms of the best known way
+    double              late   = 0.0;   // ms that a draft would take longer, for rows put off
     bool                plain  = true;  // it is plain decoding
     int32_t             chosen = 0;     // width, if there is room for it
     kind                round_ = kind::best;
@@ -71,15 +77,19 @@ struct length_controller::impl {
           known(p.n_rows_max, p.n_max),
           model(p.n_max),
           z_typical(size_t(p.n_max), z_prior),
+          sure_typical(sure.level()),
           account(p.probe_share, p.look_share, p.probe_grant),
           stay(p.n_stay) {}
 
     bool whole() const { return params.whole || stay.on(); }
 
-    // That may be tried: step by step, but where a step is dear.
+    // That may be tried: step by step where the costs of rows are unknown.
     int32_t widest(const context_costs::costs & c) const {
-        return stay.on() ? params.n_max : std::min(2 * c.draft.most_tried() + 1, params.n_max);
+        return std::min(std::max(2 * c.draft.most_tried() + 1, c.pass.most_tried() - 1), params.n_max);
     }
+
+    // Of the next draft.
+    double expected_z(int32_t i) const { return z_typical[i] + sure.shift_from(sure_typical); }
 
     outlook look(const context_costs::costs & c, bool hope_costs, bool hope_accept) const {
         outlook o = passes(c, hope_costs);
@@ -90,12 +100,13 @@ struct length_controller::impl {
         }
         const auto accept = [&](int32_t i, double zi) { return hope_accept ? model.high(i, zi) : model.mean(i, zi); };
         for (int32_t i = 0; i < params.n_max; ++i) {
-            o.typical.push_back(accept(i, z_typical[i]));
+            o.typical.push_back(accept(i, expected_z(i)));
         }
         o.accept.assign(std::max<size_t>(drafts.size(), 1), o.typical);
         for (size_t k = 0; k < drafts.size(); ++k) {
+            const double shift = sure.shift_from(drafts[k].sure);
             for (size_t i = 0; i < drafts[k].z.size(); ++i) {
-                o.accept[k][i] = accept(int32_t(i), drafts[k].z[i]);
+                o.accept[k][i] = accept(int32_t(i), drafts[k].z[i] + shift);
             }
         }
         return o;
@@ -120,16 +131,21 @@ struct length_controller::impl {
         stay.interrupt();  // passes over its prompt come between
         begun = next_look = now + 1;
         model.begin_text();
+        sure.begin_text();
     }
 
-    int32_t draft_width(int32_t n_context, int32_t n_most) {
-        const context_costs::costs & c    = known.at(n_context);
-        const int32_t                most = std::clamp(n_most, 0, params.n_max);
+    int32_t draft_width(int32_t n_context, int32_t n_most, int32_t n_put_off) {
+        context_costs::costs & c    = known.at(n_context);
+        const int32_t          most = std::clamp(n_most, 0, params.n_max);
         now += 1;
         round_ = kind::best;
+        late   = known.late_ms(n_put_off);
         z.clear();
         if (c.pass.n_samples(1) < n_first_plain) {
             return 0;
+        }
+        if (c.draft.most_tried() == 0) {
+            c.guess_draft();
         }
         if (stay.holds(now)) {
             round_ = stay_kind;
@@ -192,24 +208,25 @@ struct length_controller::impl {
     }
 
     // Of a draft that is verified only where its confidences say that it pays; 0: none. Worth it where drafts as sure
-    // as one can hope for would pay.
+    // as one can hope for would pay, and the cheaper the better.
     int32_t look_width(const context_costs::costs & c, int32_t most) const {
-        outlook sure = plan;
+        outlook hope = plan;
         for (int32_t i = 0; i < params.n_max; ++i) {
-            sure.typical[i] = model.mean(i, z_look);
+            hope.typical[i] = model.mean(i, std::min(z_look, expected_z(i) + z_hope));
         }
-        sure.accept  = {sure.typical};
-        double  best = hope_least * price;
+        hope.accept  = {hope.typical};
+        double  best = 0.0;
         int32_t to   = 0;
-        for (int32_t w = 1; w <= std::min(c.draft.most_tried(), most); ++w) {
-            const double rate = value(sure, sure, w, price).rate();
-            if (rate > best) {
-                best = rate;
+        for (int32_t w = 1; w <= std::min(widest(c), most); ++w) {
+            const double hoped = value(hope, hope, w, price).rate() / price;
+            const double score = (hoped - hope_least) / (c.draft.mean(w) / plan.pass[1] + 0.1);
+            if (score > best) {
+                best = score;
                 to   = w;
             }
         }
         const double n_kept = next_look > begun ? 1.0 : 0.0;  // the first look of the next request
-        return to > 0 && (1.0 + n_kept) * c.draft.mean(to) <= account.for_looks() ? to : 0;
+        return to > 0 && (1.0 + n_kept) * c.draft.mean(to) + late <= account.for_looks() ? to : 0;
     }
 
     // Whether to verify a whole look. The later confidences are functions of tokens that would not be verified then.
@@ -230,7 +247,7 @@ struct length_controller::impl {
         int32_t to = width;
         for (int32_t w = plain ? 1 : 0; w <= std::min(widest(c), most); ++w) {
             const worth  v     = value(hope, plan, w, price);
-            const double loss  = std::max(v.ms - v.tokens / price, 0.0) / plan.pass[1];
+            const double loss  = std::max(v.ms + late - v.tokens / price, 0.0) / plan.pass[1];
             const double hoped = value(hope, hope, w, price).rate() / price;
             const double score = (hoped - hope_least) / (loss + 0.1);
             if (score > best && loss * params.n_stay < account.most_for_probes()) {
@@ -304,19 +321,18 @@ struct length_controller::impl {
         }
         if (usual && r.n_draft > 0) {
             c.draft.add(r.n_draft, r.ms_draft, now);
-        } else if (c.draft.most_tried() == 0 && c.pass.most_tried() > 0) {
-            c.guess_draft();
+        }
+        if (r.n_draft > 0 && r.n_put_off > 0) {
+            known.add_late(r.n_put_off, r.ms_late);
         }
         model.tick(r.n_verify > 0);
         for (int32_t i = 0; i < std::min(r.n_accept + 1, r.n_verify); ++i) {
             model.add(i, z[i], i < r.n_accept);
         }
-        for (size_t i = 0; i < z.size(); ++i) {
-            z_typical[i] += z_gain * (z[i] - z_typical[i]);
-        }
         if (!z.empty()) {
-            drafts.push_back({now, z});
+            remember_draft();
         }
+        sure.add(r.logit_gap);
         const int64_t young = std::max(begun, now - draft_age);
         while (drafts.size() > n_drafts || (drafts.size() > n_drafts_old && drafts.front().round < young)) {
             drafts.pop_front();
@@ -324,6 +340,17 @@ struct length_controller::impl {
         if (c.pass.n_samples(1) >= n_first_plain) {
             settle(c, r, usual || now < begun + row_stay::n_unsettled);
         }
+    }
+
+    void remember_draft() {
+        double sum = 0.0;
+        for (size_t i = 0; i < z.size(); ++i) {
+            z_typical[i] += z_gain * (z[i] - z_typical[i]);
+            sum += z[i];
+        }
+        sure_typical += z_gain * (sure.level() - sure_typical);
+        sure.learn(sum / double(z.size()));
+        drafts.push_back({now, z, sure.level()});
     }
 
     // Pays for the round, at the prices and acceptances believed after it. by_belief: not at what it took.
@@ -388,8 +415,8 @@ void length_controller::begin_request() {
     impl_->begin_request();
 }
 
-int32_t length_controller::draft_width(int32_t n_context, int32_t n_most) {
-    return impl_->draft_width(n_context, n_most);
+int32_t length_controller::draft_width(int32_t n_context, int32_t n_most, int32_t n_put_off) {
+    return impl_->draft_width(n_context, n_most, n_put_off);
 }
 
 int32_t length_controller::verify_length(const std::vector<float> & confidence) {

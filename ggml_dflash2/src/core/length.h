@@ -3,22 +3,24 @@
 //   length_controller length({n_max});
 //   per request: length.begin_request();
 //   per round:
-//     n_draft  = length.draft_width(n_context, n_most);              // 0: plain decoding
+//     n_draft  = length.draft_width(n_context, n_most, n_put_off);   // 0: plain decoding
 //     n_verify = length.verify_length(path_confidence(lat, path));   // the draft is cut to it
 //     n_rows   = length.padded_rows(n_verify + 1);                   // rows of the target pass, the rest is padding
 //     length.observe({...});
 //
 // It learns what target passes and drafts cost and how often drafted tokens are accepted, maximises expected tokens per
-// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. Where
-// drafting has not paid, it looks early in each request and now and then: drafts, and verifies only if the confidences
-// say that it pays here. Pure logic: the same timings and outcomes give the same lengths. Keep one controller for the
-// life of an engine, across requests.
+// millisecond, and pays for trying other lengths out of a purse that a small share of the time goes into. What a draft
+// would be like here, it gathers from recent ones and from how sure the target is of its own tokens. Where drafting has
+// not paid, it looks early in each request and now and then: drafts, and verifies only if the confidences say that it
+// pays here. Pure logic: the same timings and outcomes give the same lengths. Keep one controller for the life of an
+// engine, across requests.
 //
-// Lossless by construction: it never sees a drafted token. Whether position i is verified depends on earlier rounds and
+// Lossless by construction: it never sees a drafted token, and of the target's logits only those of earlier rounds. Whether position i is verified depends on earlier rounds and
 // on confidences 0..i, and confidence i is a function of the tokens drawn before i only.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -42,9 +44,12 @@ struct round_outcome {
     int32_t n_accept  = 0;    // of them accepted, before any cut at an end of generation
     int32_t n_rows    = 1;    // rows of the target pass, padding included
     int32_t n_context = 0;    // tokens before the anchor
-    double  ms_late   = 0.0;  // injection of rows that earlier plain rounds have put off
+    int32_t n_put_off = 0;    // rows that plain rounds had put off until then, injected before the draft
+    double  ms_late   = 0.0;  // their injection
     double  ms_draft  = 0.0;  // draft, other injection, walk and other work that a round with this width causes
     double  ms_verify = 0.0;  // target pass and acceptance
+    double  logit_gap = std::numeric_limits<double>::quiet_NaN();  // of the two largest logits that the last token was
+                                                                   // chosen from; NaN: not known
 };
 
 class length_controller {
@@ -59,8 +64,9 @@ class length_controller {
     // What comes is of another request, and of another kind perhaps. Without it no round is a look.
     void begin_request();
 
-    // Begins a round. n_most: tokens that there is room for. Returns 0..min(n_max, n_most).
-    int32_t draft_width(int32_t n_context, int32_t n_most = INT32_MAX);
+    // Begins a round. n_most: tokens that there is room for. n_put_off: rows of plain rounds that a draft would have to
+    // inject first. Returns 0..min(n_max, n_most).
+    int32_t draft_width(int32_t n_context, int32_t n_most = INT32_MAX, int32_t n_put_off = 0);
 
     // After the draft: confidence as path_confidence() returns it. Returns 0..confidence.size().
     // Entry i is read only after the tokens before i have been decided to be verified.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 // One version for each width of vector that the machine may have.
@@ -163,6 +164,14 @@ bool find_top(const float * x, int32_t n, int32_t k, std::vector<int32_t> & inde
         std::sort(index.begin(), index.end());
     }
     return nan;
+}
+
+double peak_gap(const float * x, int32_t n) {
+    std::vector<int32_t> top;
+    if (find_top(x, n, 2, top) || top.empty()) {
+        return std::numeric_limits<double>::quiet_NaN();
+    }
+    return top.size() > 1 ? std::abs(double(x[top[0]]) - x[top[1]]) : std::numeric_limits<double>::infinity();
 }
 
 void find_above(const float * x, int32_t n, float least, std::vector<int32_t> & index) {

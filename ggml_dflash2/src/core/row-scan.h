@@ -20,6 +20,9 @@ row_peak find_peak(const float * x, int32_t n);
 // value is NaN.
 bool find_top(const float * x, int32_t n, int32_t k, std::vector<int32_t> & index);
 
+// Difference of the two largest values; infinity: only one is above -inf. NaN: none is, or some value is NaN.
+double peak_gap(const float * x, int32_t n);
+
 // Indices of the values that are at least `least`, which is above -inf, in ascending order.
 void find_above(const float * x, int32_t n, float least, std::vector<int32_t> & index);
 

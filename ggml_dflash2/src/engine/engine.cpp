@@ -136,7 +136,7 @@ engine::engine(target & tgt, drafter * dft, const engine_params & params)
     }
     impl_->n_draft_max = params.n_draft_max < 0 ? most : std::min(params.n_draft_max, most);
     impl_->rounds      = std::make_unique<round_runner>(tgt, dft, params, impl_->n_draft_max);
-    if (impl_->n_draft_max > 0 && !params.clock && tgt.head_device() != "CPU") {
+    if (impl_->n_draft_max > 0 && !params.clock) {
         impl_->rounds->warm_up();
     }
 }

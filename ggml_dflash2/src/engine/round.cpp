@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/row-scan.h"
 #include "engine/pass-times.h"
 #include "engine/timer.h"
 #include "ggml_dflash2/error.h"
@@ -18,8 +19,8 @@ round_runner::round_runner(target & tgt, drafter * dft, const engine_params & pa
 void round_runner::warm_up() {
     const pass_times times = time_passes(tgt_, std::max(n_draft_max_ + 1, 9), clock_);
     n_stay_                = times.change > 1.1 ? 8 : 1;
-    for (int32_t n = (int32_t) times.ms.size() - 1; n >= 1; --n) {
-        for (int32_t i = 0; i < 3; ++i) {  // as sure as of three samples
+    for (int32_t n = 1; n < (int32_t) times.ms.size(); ++n) {
+        for (int32_t i = 0; i < 5 && times.ms[n] > 0.0; ++i) {  // as sure as of five samples
             controller(1).know_pass(n, times.ms[n]);
         }
     }
@@ -66,7 +67,7 @@ round_runner::turn * round_runner::choose_widths(std::vector<turn> & turns) {
         alone_ = seq.id;
         length.begin_request();
     }
-    const int32_t width = length.draft_width(seq.n(), seq.room());
+    const int32_t width = length.draft_width(seq.n(), seq.room(), leader->s->n_put_off());
     for (turn * t : adaptive) {
         t->n_draft = t->s->seq()->room() > 0 ? width : 0;
     }
@@ -153,6 +154,19 @@ void round_runner::verify(std::vector<turn> & turns) {
     }
 }
 
+// How sure the target was of its latest tokens, on average over the adaptive requests.
+double round_runner::logit_gap(const std::vector<turn> & turns) const {
+    double sum = 0.0, n = 0.0;
+    for (const turn & t : turns) {
+        if (t.s->seq()->adaptive) {
+            const logit_row row = tgt_.row(t.first_row + t.accepted.n_draft);
+            sum += std::min(peak_gap(row.logit, row.n), 100.0);
+            n += 1.0;
+        }
+    }
+    return sum / n;
+}
+
 std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
     std::vector<turn> turns;
     for (slot * s : running) {
@@ -162,6 +176,7 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
     turn *        leader = choose_widths(turns);
     round_outcome o;
     o.n_context = leader ? leader->s->seq()->n() : 0;
+    o.n_put_off = leader ? leader->s->n_put_off() : 0;
     n_rounds_ += 1;
 
     const double begin = clock_();
@@ -199,6 +214,7 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
         o.ms_late   = caught_up - begin;
         o.ms_draft  = drafted - caught_up;
         o.ms_verify = verified - drafted;
+        o.logit_gap = logit_gap(turns);
         controller(turns.size()).observe(o);
     }
     return out;

@@ -15,8 +15,9 @@ class round_runner {
     // dft may be null. n_draft_max: tokens of a draft at most.
     round_runner(target & tgt, drafter * dft, const engine_params & params, int32_t n_draft_max);
 
-    // On accelerators first passes take many times as long as later ones: does them, for every number of rows that the
-    // controller may choose, and tells it what they take then. Empties sequence 0 of the target.
+    // Times passes for the numbers of rows that the controller may choose and tells it, so that it need not find out at
+    // a request's cost. On accelerators first passes take many times as long as later ones: they are over then.
+    // Empties sequence 0 of the target.
     void warm_up();
 
     // At least one token for every slot, all of which must be running.
@@ -43,6 +44,7 @@ class round_runner {
     void                walk(turn & t, const lattice & lat) const;
     void                choose_length(turn & t);
     void                verify(std::vector<turn> & turns);
+    double              logit_gap(const std::vector<turn> & turns) const;
 
     target &                tgt_;
     drafter *               dft_;

@@ -26,6 +26,8 @@ class slot {
     // called between target passes and may throw. After any exception the memory is empty and the slot free again.
     void start(std::unique_ptr<sequence> seq, const std::function<void()> & poll, std::vector<emitted> & out);
 
+    int32_t n_put_off() const { return backlog_.n_rows(); }
+
     // Before a draft: the drafter gets what plain rounds have put off.
     void catch_up();
 
