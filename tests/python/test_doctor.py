@@ -8,7 +8,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from conftest import CHECKPOINT
 from dflash2._native import core
 from dflash2.cli.main import main
 from dflash2.doctor import bands, passages
@@ -21,6 +20,7 @@ from dflash2.doctor.static_checks import static_checks
 from dflash2.doctor.trial import Trial, compare
 from dflash2.gguf_raw import f32, i32_array, u32
 from plant_faults import Fault, plant
+from smollm2 import CHECKPOINT
 
 # ---------------------------------------------------------------------------------------- files
 
