@@ -1,9 +1,9 @@
 // Pure logic: the lattice, its walks, verification, random numbers, text and counters.
-#include <pybind11/functional.h>
 
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <utility>
 
 #include "bindings.h"
 #include "core/text.h"

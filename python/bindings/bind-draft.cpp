@@ -1,6 +1,7 @@
 // The drafter: model file, interface, and the draft graph.
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "bindings.h"
 #include "ggml-backend.h"

@@ -1,5 +1,5 @@
 // The target and the round loop.
-#include <algorithm>
+#include <utility>
 
 #include "bindings.h"
 #include "ggml_dflash2/engine.h"

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "bindings.h"
 #include "engine/quantize.h"
 #include "ggml_dflash2/error.h"

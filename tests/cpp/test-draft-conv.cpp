@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <random>
 
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
 #include "testing.h"
 
 using namespace dflash2;

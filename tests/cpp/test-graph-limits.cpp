@@ -1,5 +1,5 @@
 // What a drafter refuses, and the memory that it takes.
-#include <cstdlib>
+#include <cstdlib>  // defines __GLIBC__
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" size_t __sanitizer_get_current_allocated_bytes();

@@ -1,7 +1,6 @@
 // Turns token pieces (bytes) into text that can be shown: whole UTF-8 characters, nothing of a stop string.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

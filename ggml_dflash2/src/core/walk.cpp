@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/verify.h"
 #include "ggml_dflash2/error.h"

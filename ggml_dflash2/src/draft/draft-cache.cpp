@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ggml_dflash2/error.h"
-
 namespace dflash2 {
 
 namespace {

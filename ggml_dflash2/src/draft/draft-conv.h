@@ -1,7 +1,6 @@
 // The grouped dynamic causal convolution around attention and FFN (dflash 0.1.0, GroupedDynamicCausalConv).
 #pragma once
 
-#include "draft/weights.h"
 #include "ggml.h"
 
 namespace dflash2 {

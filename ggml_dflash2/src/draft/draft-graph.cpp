@@ -1,5 +1,6 @@
 #include "draft/draft-graph.h"
 
+#include <array>
 #include <cmath>
 
 #include "draft/backends.h"

@@ -2,7 +2,6 @@
 // the lattices. Sequences are 0 .. n_seq - 1; idle ones among them compute a block that nobody reads.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "draft/draft-cache.h"

@@ -2,6 +2,7 @@
 
 #include "draft/draft-model-impl.h"
 #include "draft/hparams.h"
+#include "ggml_dflash2/error.h"
 
 namespace dflash2 {
 

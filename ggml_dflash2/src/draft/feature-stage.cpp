@@ -1,7 +1,5 @@
 #include "draft/feature-stage.h"
 
-#include <string>
-
 #include "draft/backends.h"
 #include "ggml.h"
 #include "ggml_dflash2/error.h"

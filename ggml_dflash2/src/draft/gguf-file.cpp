@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <initializer_list>
 #include <system_error>
+#include <utility>
 
 #include "ggml.h"
+#include "ggml_dflash2/error.h"
 
 namespace dflash2 {
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "ggml_dflash2/error.h"
 #include "gguf.h"
 
 namespace dflash2 {

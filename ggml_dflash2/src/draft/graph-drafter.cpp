@@ -1,6 +1,7 @@
 #include "ggml_dflash2/graph-drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "draft/backends.h"
 #include "draft/draft-cache.h"

@@ -1,6 +1,7 @@
 #include "draft/graph-io.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ggml.h"
 

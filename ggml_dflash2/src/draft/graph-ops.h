@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "ggml.h"
 #include "ggml_dflash2/graph-op.h"
 

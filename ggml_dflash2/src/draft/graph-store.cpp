@@ -1,6 +1,7 @@
 #include "draft/graph-store.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace dflash2 {
 

@@ -1,6 +1,7 @@
 #include "draft/hparams.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "draft/schema.h"
 

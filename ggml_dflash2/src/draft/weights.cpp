@@ -1,10 +1,12 @@
 #include "draft/weights.h"
 
 #include <set>
+#include <utility>
 
 #include "draft/buffer-type.h"
 #include "draft/schema.h"
 #include "ggml.h"
+#include "ggml_dflash2/error.h"
 
 namespace dflash2 {
 

@@ -1,7 +1,6 @@
 // Tensors of a drafter on one backend device; the token embedding stays in host memory.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "draft/gguf-file.h"

@@ -1,6 +1,6 @@
 #include "engine/row-cut.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "draft/top-k.h"
 

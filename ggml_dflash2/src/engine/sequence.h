@@ -3,7 +3,8 @@
 // Between rounds tokens 0 .. n - 1 are decoded; the anchor stands at position n and is committed but not decoded.
 #pragma once
 
-#include <optional>
+#include <functional>
+#include <vector>
 
 #include "core/text.h"
 #include "core/verify.h"
