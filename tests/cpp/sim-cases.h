@@ -50,6 +50,11 @@ inline sim::text informed(sim::text t) {
     return t;
 }
 
+inline sim::text shown(sim::text t) {
+    t.shown = true;
+    return t;
+}
+
 inline constexpr int64_t phase = 300;  // tokens
 
 inline sim::text phases(double first, double second) {

@@ -20,8 +20,8 @@ struct machine {
     std::map<int32_t, double> pass;               // rows -> ms, interpolated
     double                    draft_base  = 0.0;  // ms
     double                    draft_token = 0.0;  // ms per drafted token
-    double                    context     = 0.0;  // growth of a pass per 1000 tokens of context
     double                    late        = 0.0;  // ms per row of plain rounds, to be injected before a draft
+    double                    context     = 0.0;  // growth of a pass per 1000 tokens of context
     double                    change      = 0.0;  // growth of the two passes after a change of rows, the second twice
 
     double pass_ms(int32_t rows, int64_t n_context) const {
@@ -100,10 +100,11 @@ inline policy fixed(const machine & m, int32_t n) {
 }
 
 inline policy controlled(dflash2::length_controller & c) {
-    return {[&c] { c.begin_request(); }, [&c](int64_t n_context, int32_t n_put_off) { return c.draft_width(int32_t(n_context), INT32_MAX, n_put_off); },
-            [&c](const std::vector<float> & confidence) { return c.verify_length(confidence); },
-            [&c](int32_t rows) { return c.padded_rows(rows); },
-            [&c](const dflash2::round_outcome & r) { c.observe(r); }};
+    return {
+        [&c] { c.begin_request(); },
+        [&c](int64_t n_context, int32_t n_put_off) { return c.draft_width(int32_t(n_context), INT32_MAX, n_put_off); },
+        [&c](const std::vector<float> & confidence) { return c.verify_length(confidence); },
+        [&c](int32_t rows) { return c.padded_rows(rows); }, [&c](const dflash2::round_outcome & r) { c.observe(r); }};
 }
 
 // What runs, until n_tokens are emitted and n_rounds are over. machine_at: by token, so that it can change.
@@ -115,56 +116,28 @@ struct scenario {
     int64_t                                       n_rounds = 0;
 };
 
-class runner {
+// Times rounds of one request after another.
+class stopwatch {
   public:
-    explicit runner(const noise & n) : n_(n), rng_(n.seed) {}
+    explicit stopwatch(const noise & n) : n_(n), rng_(n.seed + 1000) {}
 
-    // A round at this token of a text, with room for n_room drafted tokens. Returns the tokens emitted.
-    void begin_request() { n_put_off_ = 0; }
-    int32_t round(const machine & m, const text & t, int64_t token, const policy & p, score & sum,
-                  int32_t n_room = n_max) {
-        const int64_t      n_context = 300 + token;
-        double             accept[n_max];
-        std::vector<float> confidence(n_max);
-        for (int32_t i = 0; i < n_max; ++i) {
-            const double z = log_odds(t.accept(token, i)) + t.spread * normal_(rng_);
-            accept[i]      = sigmoid(z);
-            confidence[i]  = float(sigmoid(t.informed ? informed_z(z) : 1.0 + normal_(rng_)));
-        }
-        dflash2::round_outcome r;
-        r.n_context = int32_t(n_context);
-        r.n_draft   = std::min(p.width(n_context, n_put_off_), n_room);
-        confidence.resize(r.n_draft);
-        r.n_verify      = r.n_draft > 0 ? p.verify(confidence) : 0;
-        r.n_rows        = p.rows(r.n_verify + 1);
-        double survival = 1.0;
-        bool   alive    = true;
-        sum.tokens += 1.0;
-        for (int32_t i = 0; i < r.n_verify; ++i) {
-            survival *= accept[i];
-            sum.tokens += survival;
-            alive = alive && uniform_(rng_) < accept[i];
-            r.n_accept += alive;
-        }
-        const double pass = m.pass_ms(r.n_rows, n_context) * (1.0 + m.change * n_late(r.n_rows));
+    void    begin_request() { n_put_off_ = 0; }
+    int32_t n_put_off() const { return n_put_off_; }
+
+    // Fills in what a round of this draft and these rows takes, with noise. Returns the ms without.
+    double run(const machine & m, dflash2::round_outcome & r) {
+        const double pass = m.pass_ms(r.n_rows, r.n_context) * (1.0 + m.change * n_late(r.n_rows));
         const double late = r.n_draft > 0 ? m.late * n_put_off_ : 0.0;
-        sum.ms += late + m.draft_ms(r.n_draft) + pass;
-        r.n_put_off = n_put_off_;
-        r.ms_late   = late > 0.0 ? slowed(late) : 0.0;
-        if (t.shown) {
-            const double z = informed_z(log_odds(t.accept(token, 0)));
-            r.logit_gap    = std::max(0.0, (z + 0.75) / 0.7 + 2.0 * normal_(rng_));
-        }
-        r.ms_draft  = r.n_draft > 0 ? slowed(m.draft_ms(r.n_draft)) : 0.0;
-        r.ms_verify = slowed(pass);
-        p.observe(r);
-        n_put_off_ = r.n_draft > 0 ? 0 : n_put_off_ + 1;
-        return 1 + r.n_accept;
+        const double made = m.draft_ms(r.n_draft);
+        r.n_put_off       = n_put_off_;
+        r.ms_late         = slowed(late);
+        r.ms_draft        = slowed(made);
+        r.ms_verify       = slowed(pass);
+        n_put_off_        = r.n_draft > 0 ? 0 : n_put_off_ + 1;
+        return late + made + pass;
     }
 
   private:
-    static double informed_z(double z) { return 0.5 + 1.3 * z; }
-
     // 1, 2, then 0 in passes after a change of rows.
     int32_t n_late(int32_t rows) {
         n_same_ = rows == rows_ ? n_same_ + 1 : 0;
@@ -180,6 +153,56 @@ class runner {
 
     noise                                  n_;
     int32_t                                rows_ = 0, n_same_ = 0, n_put_off_ = 0;
+    std::mt19937                           rng_;
+    std::normal_distribution<double>       normal_;
+    std::uniform_real_distribution<double> uniform_;
+};
+
+class runner {
+  public:
+    explicit runner(const noise & n) : watch_(n), rng_(n.seed) {}
+
+    void begin_request() { watch_.begin_request(); }
+
+    // A round at this token of a text, with room for n_room drafted tokens. Returns the tokens emitted.
+    int32_t round(const machine & m, const text & t, int64_t token, const policy & p, score & sum,
+                  int32_t n_room = n_max) {
+        const int64_t      n_context = 300 + token;
+        double             accept[n_max];
+        std::vector<float> confidence(n_max);
+        for (int32_t i = 0; i < n_max; ++i) {
+            const double z = log_odds(t.accept(token, i)) + t.spread * normal_(rng_);
+            accept[i]      = sigmoid(z);
+            confidence[i]  = float(sigmoid(t.informed ? informed_z(z) : 1.0 + normal_(rng_)));
+        }
+        dflash2::round_outcome r;
+        r.n_context = int32_t(n_context);
+        r.n_draft   = std::min(p.width(n_context, watch_.n_put_off()), n_room);
+        confidence.resize(r.n_draft);
+        r.n_verify      = r.n_draft > 0 ? p.verify(confidence) : 0;
+        r.n_rows        = p.rows(r.n_verify + 1);
+        double survival = 1.0;
+        bool   alive    = true;
+        sum.tokens += 1.0;
+        for (int32_t i = 0; i < r.n_verify; ++i) {
+            survival *= accept[i];
+            sum.tokens += survival;
+            alive = alive && uniform_(rng_) < accept[i];
+            r.n_accept += alive;
+        }
+        sum.ms += watch_.run(m, r);
+        if (t.shown) {
+            const double z = informed_z(log_odds(t.accept(token, 0)));
+            r.logit_gap    = std::max(0.0, (z + 0.75) / 0.7 + 2.0 * normal_(rng_));
+        }
+        p.observe(r);
+        return 1 + r.n_accept;
+    }
+
+  private:
+    static double informed_z(double z) { return 0.5 + 1.3 * z; }
+
+    stopwatch                              watch_;
     std::mt19937                           rng_;
     std::normal_distribution<double>       normal_;
     std::uniform_real_distribution<double> uniform_;

@@ -122,10 +122,11 @@ TEST(injecting_late_is_paid_for_like_a_probe) {
         int               n_late = 0;
         for (int i = 0; i < 600; ++i) {
             round_outcome r;
-            r.n_draft   = length.draft_width(100);
+            r.n_draft   = length.draft_width(100, INT32_MAX, n_late);
             r.n_verify  = r.n_draft > 0 ? length.verify_length(std::vector<float>(size_t(r.n_draft), 0.5f)) : 0;
             r.n_rows    = length.padded_rows(r.n_verify + 1);
             r.n_context = 100;
+            r.n_put_off = n_late;
             r.ms_late   = r.n_draft > 0 ? late_per_round * n_late : 0.0;
             r.ms_draft  = r.n_draft > 0 ? 10.0 : 0.0;
             r.ms_verify = 20.0;
@@ -138,6 +139,38 @@ TEST(injecting_late_is_paid_for_like_a_probe) {
     CHECK(spent(0.0) > 20.0);
     CHECK(spent(0.0) < 1.02 * 20.0);
     CHECK(spent(0.25) < 1.02 * 20.0);  // as much as 1.25 % if all were injected
+}
+
+// After a request in which a draft has shown what 40 rows that were put off cost: does the next one begin with a look?
+static bool looks(int32_t n_put_off) {
+    length_controller length({sim::n_max});
+    tell(length, h200);
+    for (int i = 0; i < 200; ++i) {
+        round_outcome r;
+        r.n_put_off = 40;
+        r.n_draft   = length.draft_width(100, INT32_MAX, r.n_put_off);
+        r.n_verify  = r.n_draft > 0 ? length.verify_length(std::vector<float>(size_t(r.n_draft), 0.2f)) : 0;
+        r.n_rows    = length.padded_rows(r.n_verify + 1);
+        r.n_context = 100;
+        r.ms_late   = r.n_draft > 0 ? 40.0 : 0.0;  // 4 plain rounds
+        r.ms_draft  = r.n_draft > 0 ? 4.0 : 0.0;
+        r.ms_verify = h200.pass_ms(r.n_rows, 0);
+        length.observe(r);
+    }
+    for (int i = 0; i < 600; ++i) {  // savings for a look
+        round_outcome r;
+        r.n_draft   = length.draft_width(100, 0);
+        r.n_context = 100;
+        r.ms_verify = h200.pass_ms(1, 0);
+        length.observe(r);
+    }
+    length.begin_request();
+    return length.draft_width(100, INT32_MAX, n_put_off) > 0;
+}
+
+TEST(looks_are_made_where_little_is_put_off) {
+    CHECK(looks(0));
+    CHECK(!looks(400));
 }
 
 // Rows cost 0.3 plain rounds each, a draft 0.25, and one token in three is accepted. Returns tokens, ms and drafts.

@@ -38,8 +38,8 @@ static outcome simulate(const sim::machine & m, const sim::text & t, int64_t n_t
     for (uint32_t seed = 1; seed <= n_seed; ++seed) {
         length_controller length({sim::n_max});
         tell(length, m);
-        const sim::trace  tr   = sim::run(on(m, t, seed, 600, n_tokens), sim::controlled(length));
-        const sim::score  late = n_tokens > 0 ? tr.from_token(4 * phase) : tr.from_round(200);
+        const sim::trace tr   = sim::run(on(m, t, seed, 600, n_tokens), sim::controlled(length));
+        const sim::score late = n_tokens > 0 ? tr.from_token(4 * phase) : tr.from_round(200);
         o.late += late.rate() / best / n_seed;
         const double whole = std::min(tr.sum[400].rate(), tr.sum.back().rate()) / plain;
         o.plain += whole / n_seed;
@@ -72,13 +72,13 @@ TEST(it_comes_near_the_best_fixed_length_and_is_never_slower_than_plain_decoding
             const outcome o = simulate(*machines[m], texts[t]);
             CHECK_OUTCOME(o.late > (close_race(o) ? close_races : 0.98), o, m, t);
             CHECK_OUTCOME(o.plain > 0.98, o, m, t);
-            CHECK_OUTCOME(o.worst > 0.97, o, m, t);
+            CHECK_OUTCOME(o.worst > 0.96, o, m, t);
             close += close_race(o) ? o.late : 0.0;
             n_close += close_race(o);
         }
     }
     CHECK(n_close > 10);
-    CHECK(close / n_close > 0.98);
+    CHECK(close / n_close > 0.99);
 }
 
 TEST(it_beats_every_fixed_length_when_the_text_changes) {
@@ -131,16 +131,21 @@ TEST(it_recovers_when_the_machine_changes) {
 
 // Requests of 64 to 256 tokens that ask to explain, and of each four one that asks to repeat a text. One CPU core with
 // a model in Q4_0, computing bound: 4 rows cost 1.9 plain rounds, a draft 0.35.
-static const sim::machine q4_0_small = {{{1, 16.0}, {2, 21.6}, {4, 30.4}, {8, 72.0}, {16, 144.0}}, 4.4, 0.4};
+static const sim::machine q4_0_small = {{{1, 16.0}, {2, 21.6}, {4, 30.4}, {8, 72.0}, {16, 144.0}}, 4.4, 0.4, 0.15};
 
-static const sim::text explains[] = {informed(even(0.3)), informed(even(0.4)), informed(even(0.5))};
-static const sim::text repeats    = informed(even(0.9));
+struct kinds {
+    sim::text explains[3], repeats;
+};
 
-static std::vector<sim::request> traffic(uint32_t seed, bool mixed) {
+static const kinds hidden = {{informed(even(0.3)), informed(even(0.4)), informed(even(0.5))}, informed(even(0.9))};
+static const kinds told   = {{shown(hidden.explains[0]), shown(hidden.explains[1]), shown(hidden.explains[2])},
+                             shown(hidden.repeats)};
+
+static std::vector<sim::request> traffic(const kinds & of, uint32_t seed, bool mixed) {
     std::mt19937              rng(seed);
     std::vector<sim::request> requests;
     for (int i = 0; i < 60; ++i) {
-        requests.push_back({mixed && i % 4 == 3 ? &repeats : &explains[rng() % 3], int64_t(64 + rng() % 193)});
+        requests.push_back({mixed && i % 4 == 3 ? &of.repeats : &of.explains[rng() % 3], int64_t(64 + rng() % 193)});
     }
     std::shuffle(requests.begin(), requests.end(), rng);
     return requests;
@@ -158,43 +163,68 @@ static double over_plain(const sim::machine & m, const std::map<const sim::text 
 
 TEST(it_finds_the_requests_that_pay_among_others) {
     for (const sim::machine * m : {&q4_0_small, &h200}) {
-        double best = 0.0;
-        for (int32_t n = 0; n <= sim::n_max; ++n) {
-            const std::vector<sim::request> many(100, {&repeats, 160});
-            best = std::max(best, sim::serve(*m, many, {}, sim::fixed(*m, n))[&repeats].late.rate());
+        for (const kinds * of : {&hidden, &told}) {
+            double best = 0.0;
+            for (int32_t n = 0; n <= sim::n_max; ++n) {
+                const std::vector<sim::request> many(100, {&of->repeats, 160});
+                best = std::max(best, sim::serve(*m, many, {}, sim::fixed(*m, n))[&of->repeats].late.rate());
+            }
+            double late = 0.0, whole = 0.0;
+            for (uint32_t seed = 1; seed <= n_seed; ++seed) {
+                length_controller length({sim::n_max});
+                tell(length, *m);
+                auto got = sim::serve(*m, traffic(*of, seed, true), {0.05, 0.02, seed}, sim::controlled(length));
+                late += got[&of->repeats].late.rate() / best / n_seed;
+                whole += over_plain(*m, got) / n_seed;
+            }
+            CHECK(late > (of == &told ? 0.99 : 0.95));
+            CHECK(whole > (m == &h200 ? 1.07 : 1.035));  // 0.97 of the best fixed length for each request
         }
-        double late = 0.0, whole = 0.0;
-        for (uint32_t seed = 1; seed <= n_seed; ++seed) {
- length_controller length({sim::n_max});
-            tell(length, *m);
-            auto              got = sim::serve(*m, traffic(seed, true), {0.05, 0.02, seed}, sim::controlled(length));
-            late += got[&repeats].late.rate() / best / n_seed;
-            whole += over_plain(*m, got) / n_seed;
-        }
-        CHECK(late > 0.96);
-        CHECK(whole > (m == &h200 ? 1.07 : 1.035));  // 0.97 of the best fixed length for each request
     }
 }
 
 TEST(traffic_that_cannot_pay_is_not_slowed) {
     constexpr uint32_t n_first = 60;  // requests that are the first of their engine
     for (const sim::machine * m : {&q4_0_small, &h200, &q4_1}) {
-        double mean = 0.0, first = 0.0;
-        for (uint32_t seed = 1; seed <= n_seed; ++seed) {
- length_controller length({sim::n_max});
-            tell(length, *m);
-            const sim::noise  timing = {0.05, 0.02, seed};
-            mean += over_plain(*m, sim::serve(*m, traffic(seed, false), timing, sim::controlled(length))) / n_seed;
+        for (const kinds * of : {&hidden, &told}) {
+            double mean = 0.0, first = 0.0;
+            for (uint32_t seed = 1; seed <= n_seed; ++seed) {
+                length_controller length({sim::n_max});
+                tell(length, *m);
+                const auto got = sim::serve(*m, traffic(*of, seed, false), {0.05, 0.02, seed}, sim::controlled(length));
+                mean += over_plain(*m, got) / n_seed;
+            }
+            for (uint32_t seed = 1; seed <= n_first; ++seed) {
+                length_controller length({sim::n_max});
+                tell(length, *m);
+                const std::vector<sim::request> one = {{&of->explains[seed % 3], 64}};
+                first += over_plain(*m, sim::serve(*m, one, {0.05, 0.02, seed}, sim::controlled(length))) / n_first;
+            }
+            CHECK(mean > 0.98);
+            CHECK(first > 0.975);
         }
-        for (uint32_t seed = 1; seed <= n_first; ++seed) {
- length_controller length({sim::n_max});
-            tell(length, *m);
-            const sim::noise  timing = {0.05, 0.02, seed};
-            first +=
-                over_plain(*m, sim::serve(*m, {{&explains[seed % 3], 64}}, timing, sim::controlled(length))) / n_first;
+    }
+}
+
+// Where passes are not timed at load, since a clock is injected, it finds out by itself.
+TEST(a_controller_that_was_told_nothing_learns_what_rows_cost) {
+    for (const sim::machine * m : {&flat, &h200, &q4_1, &q4_0_small}) {
+        for (const sim::text & t : {even(0.9), even(0.3)}) {
+            const double plain = sim::run(on(*m, t, 1, 1000), sim::fixed(*m, 0)).from_round(0).rate();
+            double       best  = plain;
+            for (int32_t n = 1; n <= sim::n_max; ++n) {
+                best = std::max(best, sim::run(on(*m, t, 1, 3000), sim::fixed(*m, n)).from_round(0).rate());
+            }
+            double late = 0.0, whole = 0.0;
+            for (uint32_t seed = 1; seed <= n_seed; ++seed) {
+                length_controller length({sim::n_max});
+                const sim::trace  tr = sim::run(on(*m, t, seed, 600), sim::controlled(length));
+                late += tr.from_round(200).rate() / best / n_seed;
+                whole += tr.sum.back().rate() / plain / n_seed;
+            }
+            CHECK(late > 0.96);
+            CHECK(whole > 0.98);
         }
-        CHECK(mean > 0.98);
-        CHECK(first > 0.975);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -73,6 +74,24 @@ TEST(the_top_is_that_of_a_sort) {
             }
         }
     }
+}
+
+TEST(the_gap_is_that_of_a_sort) {
+    for (const int32_t n : {2, 5, 130, 5000}) {
+        for (uint32_t seed = 0; seed < 10; ++seed) {
+            std::vector<float> x = random_row(n, seed), sorted = x;
+            std::sort(sorted.begin(), sorted.end(), std::greater<float>());
+            CHECK(peak_gap(x.data(), n) == double(sorted[0]) - sorted[1]);
+            x[seed % n] = NAN;
+            CHECK(std::isnan(peak_gap(x.data(), n)));
+        }
+    }
+    std::vector<float> one(40, -INFINITY);
+    CHECK(std::isnan(peak_gap(one.data(), 40)));
+    one[7] = 1.0f;
+    CHECK(std::isinf(peak_gap(one.data(), 40)));
+    one[30] = 1.0f;
+    CHECK(peak_gap(one.data(), 40) == 0.0);
 }
 
 TEST(the_nucleus_is_that_of_a_sort) {

@@ -85,7 +85,7 @@ def test_drafts_are_rare_where_they_do_not_pay(
 ) -> None:
     right = pass_ms is dear
     rig = Rig(pair, alone, pass_ms, 10.0, lambda at: right)
-    for prompt in prompts(6, 512):
+    for prompt in prompts(12, 512):  # the first trials cost three rounds
         rig.answer(prompt)
     total = rig.engine.total_stats
     assert 0 < total.n_drafts < 0.05 * total.n_rounds

@@ -44,7 +44,7 @@ struct length_controller::impl {
 
     struct past_draft {
         int64_t             round;
-        std::vector<double> z;  // log odds of the confidences
+        std::vector<double> z;     // log odds of the confidences
         double              sure;  // level of the sureness
     };
 
@@ -363,7 +363,8 @@ struct length_controller::impl {
         if (!by_belief && std::isfinite(r.ms_draft + r.ms_verify)) {
             ms = std::clamp(r.ms_draft + r.ms_verify, ms, ms + budget::probes_most * plain_ms);
         }
-        const double late = std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, budget::probes_most * plain_ms) : 0.0;
+        const double ms_late =
+            std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, budget::probes_most * plain_ms) : 0.0;
         for (int32_t i = 0; i < r.n_verify; ++i) {
             survival *= model.mean(i, z[i]);
             tokens += survival;
@@ -373,9 +374,9 @@ struct length_controller::impl {
         const double luck  = round_ == kind::look ? 1.0 : luck_share;
         const double saved = (tokens + luck * (1.0 + r.n_accept - tokens)) * plain_ms - ms;
         if (round_ == kind::probe) {
-            account.probe(std::max(ms - tokens / price, 0.0) + late);
+            account.probe(std::max(ms - tokens / price, 0.0) + ms_late);
         } else if (round_ == kind::look) {
-            account.look(saved - late);
+            account.look(saved - ms_late);
         } else {
             account.draft(saved);
         }

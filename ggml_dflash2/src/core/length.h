@@ -15,8 +15,9 @@
 // pays here. Pure logic: the same timings and outcomes give the same lengths. Keep one controller for the life of an
 // engine, across requests.
 //
-// Lossless by construction: it never sees a drafted token, and of the target's logits only those of earlier rounds. Whether position i is verified depends on earlier rounds and
-// on confidences 0..i, and confidence i is a function of the tokens drawn before i only.
+// Lossless by construction: it never sees a drafted token, and of the target's logits only those of earlier rounds.
+// Whether position i is verified depends on earlier rounds and on confidences 0..i, and confidence i is a function of
+// the tokens drawn before i only.
 #pragma once
 
 #include <cstdint>
