@@ -1,9 +1,11 @@
 #include "draft/draft-cache.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "ggml.h"
 #include "testing.h"

@@ -7,6 +7,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "llama-cpp.h"
 #include "testing.h"

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "ggml_dflash2/graph-drafter.h"
 #include "testing.h"

@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/acceptance.h"
 #include "core/budget.h"

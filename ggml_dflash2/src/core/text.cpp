@@ -1,6 +1,7 @@
 #include "core/text.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "ggml_dflash2/error.h"

@@ -1,6 +1,7 @@
 #include "engine/round.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/row-scan.h"
 #include "engine/pass-times.h"

@@ -1,6 +1,7 @@
 #include "engine/slot.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/timer.h"
 
