@@ -207,13 +207,14 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
     for (turn & t : turns) {
         t.s->keep(t.first_row, t.accepted.n_rows, /*put_off =*/t.n_draft == 0);
     }
+    const double kept = clock_();
     if (leader) {
         o.n_draft   = leader->n_draft;
         o.n_verify  = (int32_t) leader->path.token.size();
         o.n_accept  = leader->accepted.n_draft;
         o.n_rows    = leader->n_rows;
         o.ms_late   = caught_up - begin;
-        o.ms_draft  = drafted - caught_up;
+        o.ms_draft  = drafted - caught_up + kept - verified;
         o.ms_verify = verified - drafted;
         o.logit_gap = logit_gap(turns);
         controller(turns.size()).observe(o);
