@@ -22,7 +22,7 @@ static constexpr double infinity = std::numeric_limits<double>::infinity();
 static constexpr int32_t n_first_plain = 5;      // plain rounds before anything else
 static constexpr double  gain_start    = 1.01;   // over plain decoding, to begin drafting
 static constexpr double  gain_stay     = 0.99;   // to go on
-static constexpr double  gain_change   = 1.03;   // over the width that is kept, where changes are dear
+static constexpr double  gain_change   = 1.12;   // over the width that is kept, where changes are dear
 static constexpr double  plain_age     = 300.0;  // rounds for which its time is trusted, per gain over it
 static constexpr double  hope_least    = 1.10;   // hoped for over the rate of the best known way, for a probe
 static constexpr size_t  n_drafts      = 24;     // recent ones that a width is judged by
@@ -166,6 +166,13 @@ struct length_controller::impl {
 
     bool changes(int32_t width) const { return stay.on() && plan.rows[width + 1] != plan.rows[stay.width() + 1]; }
 
+    // Those of the last pass, but where others are clearly sooner. At the end of a request there is less room, which
+    // changes nothing either.
+    int32_t kept_rows(int32_t n_rows) const {
+        const int32_t best = std::max(plan.rows[n_rows], plan.rows[stay.width() + 1]), last = stay.rows();
+        return last >= n_rows && plan.row_ms[last] < gain_change * plan.row_ms[best] ? last : best;
+    }
+
     int32_t choose_width(const context_costs::costs & c, int32_t most) {
         plan                    = look(c, false, false);
         const double plain_rate = 1.0 / plan.pass[1];
@@ -294,8 +301,7 @@ struct length_controller::impl {
         if (n_rows < 1 || n_rows >= int32_t(plan.rows.size())) {
             return n_rows;
         }
-        // At the end of a request there is less room, which changes nothing either.
-        return n_rows > 1 && stay.on() ? std::max(plan.rows[n_rows], plan.rows[stay.width() + 1]) : plan.rows[n_rows];
+        return n_rows > 1 && stay.on() ? kept_rows(n_rows) : plan.rows[n_rows];
     }
 
     void know_pass(int32_t n_rows, double ms) {

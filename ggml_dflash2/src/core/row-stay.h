@@ -14,6 +14,7 @@ class row_stay {
 
     bool    on() const { return n_stay_ > 1; }
     int32_t width() const { return width_; }
+    int32_t rows() const { return rows_; }  // of the last pass; 0: others came between
 
     // Whether it is too early for another width in this round.
     bool holds(int64_t now) const { return now < end_; }
