@@ -31,7 +31,7 @@ class FakeMachine:
         self._n_drafts = 0
 
     def __call__(self) -> float:
-        """A round reads it at its begin, before the draft, before and after the pass, at its end."""
+        """A round reads it at its begin, before the draft, around the pass and at its end."""
         moment = self._n_reads % 5
         self._n_reads += 1
         if moment == 2 and self.drafter.n_calls > self._n_drafts:
