@@ -46,6 +46,22 @@ TEST(kept_rows_hold_to_the_end_of_a_request) {
     CHECK(length.padded_rows(1) == 1);
 }
 
+// 9 rows take so much less than 8 that it pays to pad, then a little more.
+TEST(kept_rows_stay_until_others_are_clearly_sooner) {
+    const auto with_nine = [](double ms) { return [ms](int32_t rows) { return rows == 9 ? ms : 18.0 + 0.3 * rows; }; };
+    length_controller length(staying(8));
+    for (int32_t rows = 1; rows <= 9; ++rows) {
+        for (int i = 0; i < 3; ++i) {
+            length.know_pass(rows, with_nine(19.5)(rows));
+        }
+    }
+    const auto expect_rows = [](int32_t n) { return [n](const round_outcome & r) { CHECK(r.n_rows == n); }; };
+    sim::run_rounds(length, 40, with_nine(19.5));
+    sim::run_rounds(length, 40, with_nine(19.5), expect_rows(9));
+    sim::run_rounds(length, 100, with_nine(20.6), expect_rows(9));
+    CHECK(length.pass_ms(9, 100) > length.pass_ms(8, 100));
+}
+
 TEST(passes_after_a_change_of_rows_or_a_prompt_teach_nothing) {
     length_controller length(staying(8));
     tell(length, h200);
