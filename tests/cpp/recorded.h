@@ -1,8 +1,11 @@
 // Drafts of a real pair at every token of real answers (scripts/record_drafts.py), served on a simulated machine.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "sim.h"
 

@@ -176,13 +176,6 @@ static bool looks(int32_t n_put_off) {
         r.ms_verify = h200.pass_ms(r.n_rows, 0);
         length.observe(r);
     }
-    for (int i = 0; i < 600; ++i) {  // savings for a look
-        round_outcome r;
-        r.n_draft   = length.draft_width(100, 0);
-        r.n_context = 100;
-        r.ms_verify = h200.pass_ms(1, 0);
-        length.observe(r);
-    }
     length.begin_request();
     return length.draft_width(100, INT32_MAX, n_put_off) > 0;
 }
@@ -190,6 +183,32 @@ static bool looks(int32_t n_put_off) {
 TEST(looks_are_made_where_little_is_put_off) {
     CHECK(looks(0));
     CHECK(!looks(400));
+}
+
+// Of 600 rounds in which all is accepted, after 400 dull ones whose rows were put off. Nothing tells but looks.
+TEST(a_request_that_becomes_worth_drafting_is_noticed) {
+    length_controller length({sim::n_max});
+    tell(length, h200);
+    length.begin_request();
+    int n_put_off = 0, n_drafts = 0;
+    for (int i = 0; i < 1000; ++i) {
+        const bool    dull = i < 400;
+        round_outcome r;
+        r.n_put_off = n_put_off;
+        r.n_draft   = length.draft_width(100, INT32_MAX, n_put_off);
+        r.n_verify =
+            r.n_draft > 0 ? length.verify_length(std::vector<float>(size_t(r.n_draft), dull ? 0.2f : 0.97f)) : 0;
+        r.n_accept  = dull ? 0 : r.n_verify;
+        r.n_rows    = length.padded_rows(r.n_verify + 1);
+        r.n_context = 100;
+        r.ms_late   = r.n_draft > 0 ? 0.1 * n_put_off : 0.0;  // 1.1 % of a plain round each
+        r.ms_draft  = r.n_draft > 0 ? 3.0 : 0.0;
+        r.ms_verify = h200.pass_ms(r.n_rows, 0);
+        length.observe(r);
+        n_put_off = r.n_draft > 0 ? 0 : n_put_off + 1;
+        n_drafts += !dull && r.n_draft > 0;
+    }
+    CHECK(n_drafts > 100);
 }
 
 // Rows cost 0.3 plain rounds each, a draft 0.25, and one token in three is accepted. Returns tokens, ms and drafts.

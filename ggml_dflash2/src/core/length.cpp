@@ -234,7 +234,8 @@ struct length_controller::impl {
             }
         }
         const double n_kept = next_look > begun ? 1.0 : 0.0;  // the first look of the next request
-        return to > 0 && (1.0 + n_kept) * c.draft.mean(to) + late <= account.for_looks() ? to : 0;
+        return to > 0 && (1.0 + n_kept) * c.draft.mean(to) + std::min(late, plan.pass[1]) <= account.for_looks() ? to
+                                                                                                                 : 0;
     }
 
     // Whether to verify a whole look. The later confidences are functions of tokens that would not be verified then.
@@ -255,12 +256,13 @@ struct length_controller::impl {
         int32_t to = width;
         for (int32_t w = plain ? 1 : 0; w <= std::min(widest(c), most); ++w) {
             const worth  v     = value(hope, plan, w, price);
-            const double loss  = std::max(v.ms + late - v.tokens / price, 0.0) / plan.pass[1];
+            const double kept  = (v.ms - v.tokens / price) * params.n_stay;
+            const double loss  = std::max(kept + (w > 0 ? late : 0.0), 0.0);
             const double hoped = value(hope, hope, w, price).rate() / price;
-            const double score = (hoped - hope_least) / (loss + 0.1);
-            if (score > best && loss * params.n_stay < account.most_for_probes()) {
+            const double score = (hoped - hope_least) / (loss / plan.pass[1] / params.n_stay + 0.1);
+            if (score > best && loss < account.most_for_probes() * plan.pass[1]) {
                 best      = score;
-                best_loss = loss * plan.pass[1] * params.n_stay;
+                best_loss = loss;
                 to        = w;
             }
         }
@@ -370,8 +372,8 @@ struct length_controller::impl {
         if (!by_belief && std::isfinite(r.ms_draft + r.ms_verify)) {
             ms = std::clamp(r.ms_draft + r.ms_verify, ms, ms + budget::probes_most * plain_ms);
         }
-        const double ms_late =
-            std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, budget::probes_most * plain_ms) : 0.0;
+        // At most a plain round, as looks are weighed: rows pile up faster than the purse fills.
+        const double ms_late = std::isfinite(r.ms_late) ? std::clamp(r.ms_late, 0.0, plain_ms) : 0.0;
         for (int32_t i = 0; i < r.n_verify; ++i) {
             survival *= model.mean(i, z[i]);
             tokens += survival;

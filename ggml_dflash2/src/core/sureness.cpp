@@ -1,7 +1,6 @@
 #include "core/sureness.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace dflash2 {
 

@@ -64,7 +64,7 @@ pass_times time_passes(target & tgt, int32_t n_most, const std::function<double(
     }
     std::vector<double> changed;
     for (int32_t i = 0; i < n_changes; ++i) {
-        const int32_t n = std::max(1, n_most - i % 2);
+        const int32_t n = std::max(1, n_most - (i + 1) % 2);
         changed.push_back(timed(n) / out.ms[n]);
     }
     out.change = median(changed);

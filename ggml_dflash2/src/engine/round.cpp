@@ -46,6 +46,15 @@ length_controller & round_runner::controller(size_t n_turns) {
     return lengths_.try_emplace(n_turns, p).first->second;
 }
 
+// Rows that a draft for these requests would have to inject first.
+int32_t round_runner::n_put_off(const std::vector<turn *> & turns) {
+    int32_t n = 0;
+    for (const turn * t : turns) {
+        n += t->s->n_put_off();
+    }
+    return n;
+}
+
 // The adaptive requests share one width, which one of them decides, in turns. Returns that one; null: there is none.
 round_runner::turn * round_runner::choose_widths(std::vector<turn> & turns) {
     std::vector<turn *> adaptive;
@@ -68,7 +77,7 @@ round_runner::turn * round_runner::choose_widths(std::vector<turn> & turns) {
         alone_ = seq.id;
         length.begin_request();
     }
-    const int32_t width = length.draft_width(seq.n(), seq.room(), leader->s->n_put_off());
+    const int32_t width = length.draft_width(seq.n(), seq.room(), n_put_off(adaptive));
     for (turn * t : adaptive) {
         t->n_draft = t->s->seq()->room() > 0 ? width : 0;
     }
@@ -177,12 +186,12 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
     turn *        leader = choose_widths(turns);
     round_outcome o;
     o.n_context = leader ? leader->s->seq()->n() : 0;
-    o.n_put_off = leader ? leader->s->n_put_off() : 0;
     n_rounds_ += 1;
 
     const double begin = clock_();
     for (turn & t : turns) {
         if (t.n_draft > 0) {
+            o.n_put_off += t.s->n_put_off();
             t.s->catch_up();
         }
     }
@@ -204,6 +213,7 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
         out.push_back(std::move(p));
     }
     const double verified = clock_();
+    const double gap      = leader ? logit_gap(turns) : 0.0;
     for (turn & t : turns) {
         t.s->keep(t.first_row, t.accepted.n_rows, /*put_off =*/t.n_draft == 0);
     }
@@ -216,7 +226,7 @@ std::vector<progress> round_runner::run(const std::vector<slot *> & running) {
         o.ms_late   = caught_up - begin;
         o.ms_draft  = drafted - caught_up + kept - verified;
         o.ms_verify = verified - drafted;
-        o.logit_gap = logit_gap(turns);
+        o.logit_gap = gap;
         controller(turns.size()).observe(o);
     }
     return out;

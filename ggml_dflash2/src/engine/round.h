@@ -39,6 +39,7 @@ class round_runner {
     };
 
     length_controller & controller(size_t n_turns);
+    static int32_t      n_put_off(const std::vector<turn *> & turns);
     turn *              choose_widths(std::vector<turn> & turns);
     void                draft(std::vector<turn> & turns);
     void                walk(turn & t, const lattice & lat) const;
