@@ -5,7 +5,6 @@
 namespace dflash2 {
 
 // In plain rounds.
-static constexpr double first_look = 0.4;  // granted
 static constexpr double looks_most = 2.0;
 static constexpr double saved_most = 32.0;
 
@@ -17,7 +16,7 @@ void budget::settle(double saved_ms, double & purse) {
 
 void budget::earn(double plain_ms, int32_t n_tokens) {
     probes_ += plain_ms * (granted_ ? probe_share_ * n_tokens : grant_);
-    looks_ += plain_ms * (granted_ ? look_share_ * n_tokens : first_look);
+    looks_ += plain_ms * look_share_ * n_tokens;
     granted_ = true;
     probes_  = std::min(probes_, most_for_probes() * plain_ms);
     looks_   = std::min(looks_, looks_most * plain_ms);

@@ -1,5 +1,5 @@
 // Time that may be lost on finding out whether drafting pays. It is earned as a share of plain decoding's time, which
-// bounds the loss where drafting never pays, but for what is granted to begin with.
+// bounds the loss where drafting never pays.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 namespace dflash2 {
 
 // Before any draft: its cost in plain rounds, and how costs grow per token and per row.
-static constexpr double draft_prior = 0.25, draft_slope = 0.15, pass_slope = 0.1;
+static constexpr double draft_prior = 0.3, draft_slope = 0.25, pass_slope = 0.1;
 
 static constexpr double  late_most   = 2.0;  // over its mean; more is an accident
 static constexpr int64_t n_late_mean = 8;

@@ -22,11 +22,7 @@ cost_table::cost_table(int32_t n_most, double prior_ms, double prior_slope)
       guess_(cells_.size()),
       mean_(cells_.size()),
       prior_ms_(prior_ms),
-      prior_slope_(prior_slope) {
-    for (int32_t i = 1; i <= n_most; ++i) {
-        guess_[i] = mean_[i] = prior_ms * (1.0 + prior_slope * (i - 1));
-    }
-}
+      prior_slope_(prior_slope) {}
 
 double cost_table::add(int32_t count, double ms, int64_t now) {
     const double change = learn(count, ms, now);

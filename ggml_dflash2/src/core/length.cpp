@@ -256,13 +256,12 @@ struct length_controller::impl {
         int32_t to = width;
         for (int32_t w = plain ? 1 : 0; w <= std::min(widest(c), most); ++w) {
             const worth  v     = value(hope, plan, w, price);
-            const double kept  = (v.ms - v.tokens / price) * params.n_stay;
-            const double loss  = std::max(kept + (w > 0 ? late : 0.0), 0.0);
+            const double loss  = std::max(v.ms + late - v.tokens / price, 0.0) / plan.pass[1];
             const double hoped = value(hope, hope, w, price).rate() / price;
-            const double score = (hoped - hope_least) / (loss / plan.pass[1] / params.n_stay + 0.1);
-            if (score > best && loss < account.most_for_probes() * plan.pass[1]) {
+            const double score = (hoped - hope_least) / (loss + 0.1);
+            if (score > best && loss * params.n_stay < account.most_for_probes()) {
                 best      = score;
-                best_loss = loss;
+                best_loss = loss * plan.pass[1] * params.n_stay;
                 to        = w;
             }
         }
