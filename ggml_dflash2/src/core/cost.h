@@ -25,7 +25,8 @@ class cost_table {
     int64_t age(int32_t count, int64_t now) const { return now - cells_[count].last; }
 
     // Measured, or from the neighbours. A lone sample may have been an accident, so it cannot exceed by much what they
-    // say. Needs one sample of any count.
+    // say. 0 before any sample, so that a first draft
+    // counts as free: a trial that waits until it can be paid comes too late.
     double mean(int32_t count) const { return mean_[count]; }
 
     // What it may cost at best: below mean() by one standard deviation, which grows with the age of the samples.
